@@ -1,0 +1,90 @@
+"""Run notebooks from top to bottom, each in a fresh kernel.
+
+    python tools/run.py [nb …]            run in place: the fresh outputs are stored, cleaned
+    python tools/run.py --check [nb …]    run a copy in memory: fail on an error, and on a text output that is not the stored one
+
+Without names: all of nbs/ and index.ipynb. Cells with a flag of `tst_flags` in settings.ini (`#| slow`, `#| cuda`, …) keep
+their stored outputs and are not run, unless `--flags slow` asks for them. `--jobs N` runs N notebooks at a time.
+Two runs give the same bytes: no execution times are recorded and widget ids are made from the notebook's name.
+"""
+import argparse, hashlib, json, os, re, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbdev.clean import clean_nb
+from nbdev.config import get_config
+
+DIRECTIVE = re.compile(r'^\s*#\s*\|\s*([\w:]+)\s*(\S*)', re.M)
+
+
+class Client(NotebookClient):
+    "An nbclient that passes over cells with one of the flags in `skip`, so that their stored outputs survive."
+    skip = frozenset()
+
+    async def async_execute_cell(self, cell, cell_index, **kw):
+        if cell.cell_type == 'code':
+            flags = dict(DIRECTIVE.findall(cell.source))
+            if self.skip & flags.keys() or flags.get('eval:') == 'false': return cell
+        return await super().async_execute_cell(cell, cell_index, **kw)
+
+
+def execute(path, flags=()):
+    "Run the notebook at `path` in a fresh kernel; returns its cleaned JSON as a dict. Raises CellExecutionError."
+    nb = nbformat.read(path, as_version=4)
+    client = Client(nb, timeout=900, kernel_name='python3', resources={'metadata': {'path': str(path.parent)}}, record_timing=False,
+                    store_widget_state=True, coalesce_streams=True, extra_arguments=['--log-level=ERROR'])
+    client.skip = frozenset(get_config().tst_flags.split()) - set(flags)
+    client.execute()
+    text = nbformat.writes(nb)
+    states = nb.metadata.get('widgets', {}).get('application/vnd.jupyter.widget-state+json', {}).get('state', {})
+    for i, model_id in enumerate(states): text = text.replace(model_id, hashlib.md5(f'{path.name}:{i}'.encode()).hexdigest())
+    fresh = json.loads(text)
+    clean_nb(fresh, clean_ids=True)
+    return fresh
+
+
+def text_outputs(nb):
+    "What a reader sees as text, cell by cell: printed streams and plain-text results."
+    join = lambda x: ''.join(x) if isinstance(x, list) else x
+    for i, cell in enumerate(nb['cells']):
+        if cell['cell_type'] == 'code':
+            yield i, [join(o.get('text', o.get('data', {}).get('text/plain', ''))) for o in cell['outputs']]
+
+
+def run(path, check, flags):
+    "Run one notebook; returns (path, seconds, problem or None)."
+    start, problem = time.time(), None
+    try:
+        fresh = execute(path, flags)
+        if check:
+            changed = [i for (i, old), (_, new) in zip(text_outputs(json.loads(path.read_text())), text_outputs(fresh)) if old != new]
+            if changed: problem = f'cells {changed}: the stored output is not what the cell prints now'
+        else: path.write_text(json.dumps(fresh, sort_keys=True, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
+    except CellExecutionError as error: problem = str(error)
+    return path, time.time() - start, problem
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('notebooks', nargs='*', type=Path)
+    parser.add_argument('--check', action='store_true')
+    parser.add_argument('--flags', nargs='*', default=[])
+    parser.add_argument('--jobs', type=int, default=1)
+    args = parser.parse_args()
+    root = get_config().config_path
+    notebooks = [p.resolve() for p in args.notebooks] or [p for p in sorted((root / 'nbs').rglob('*.ipynb')) + [root / 'index.ipynb']
+                                                if p.exists() and '.ipynb_checkpoints' not in p.parts]
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(root), os.environ.get('PYTHONPATH')]))
+    if args.jobs > 1: os.environ.setdefault('OMP_NUM_THREADS', str(max(1, (os.cpu_count() or 1) // args.jobs)))
+    failed = 0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for path, seconds, problem in pool.map(lambda p: run(p, args.check, args.flags), notebooks):
+            failed += problem is not None
+            print(f'{"FAIL" if problem else "ok":4s} {seconds:6.1f}s  {path.relative_to(root)}' + (f'\n{problem}' if problem else ''), flush=True)
+    print(f'{len(notebooks) - failed} passed, {failed} failed')
+    return 1 if failed else 0
+
+
+if __name__ == '__main__': sys.exit(main())
