@@ -1,0 +1,48 @@
+"""What `make test` runs: is everything in sync, does every notebook run, does every test pass? Ends with the seconds of each part.
+
+    python tools/test.py              all parts
+    python tools/test.py sync         package, tests and README are what the notebooks export, and notebooks are clean
+    python tools/test.py notebooks    every notebook runs, and its stored outputs are what it prints
+    python tools/test.py pytest       the exported tests
+"""
+import os, subprocess, sys, time
+from pathlib import Path
+
+root = Path(__file__).parent.parent
+made = ('llm_infer', 'tests', 'README.md', 'nbs', 'index.ipynb')
+
+
+def snapshot():
+    "The bytes of every file that the notebooks make, and of the notebooks, by path."
+    paths = [p for name in made for p in ([root / name] if (root / name).is_file() else (root / name).rglob('*'))]
+    return {p.relative_to(root): p.read_bytes() for p in paths if p.is_file() and not {'__pycache__', '.ipynb_checkpoints'} & set(p.parts)}
+
+
+def sync():
+    "Export and clean everything again: nothing may change."
+    before = snapshot()
+    subprocess.run([sys.executable, 'tools/export.py'], cwd=root, check=True)
+    for path in ('nbs', 'index.ipynb'): subprocess.run([Path(sys.executable).parent / 'nbdev_clean', '--fname', path], cwd=root, check=True)
+    after = snapshot()
+    changed = sorted(str(p) for p in before.keys() | after.keys() if before.get(p) != after.get(p))
+    if changed: print('not in sync with the notebooks (exported now; look at them and commit):', *changed, sep='\n  ')
+    return not changed
+
+
+def notebooks():
+    return subprocess.run([sys.executable, 'tools/run.py', '--check', '--jobs', str(os.cpu_count() or 1)], cwd=root).returncode == 0
+
+
+def pytest():
+    return subprocess.run([sys.executable, '-m', 'pytest', '-q', 'tests', '--durations=5'], cwd=root).returncode == 0
+
+
+parts = {'sync': sync, 'notebooks': notebooks, 'pytest': pytest}
+chosen, failed, lines = sys.argv[1:] or list(parts), [], []
+for name in chosen:
+    print(f'== {name}', flush=True)
+    start = time.time()
+    if not parts[name](): failed.append(name)
+    lines.append(f'{name}: {"FAILED" if name in failed else "ok"} in {time.time() - start:.0f} s')
+print(*lines, sep='\n')
+sys.exit(1 if failed else 0)
