@@ -58,17 +58,21 @@ def read_rope(d: Mapping, source: str) -> tuple[float, dict | None, float]:
     """`(rope_theta, rope_scaling, partial_rotary_factor)` from any of the three spellings.
 
     `rope_scaling` is None for the plain rotation, else `{'rope_type': 'linear' | 'llama3', 'factor': …}` with that kind's numbers.
-    Raises ConfigError for an unknown kind or a missing number.
+    Raises ConfigError for an unknown kind, a missing number, or a rotation of each kind of layer's own.
     """
     rope = d.get('rope_parameters') or d.get('rope_scaling') or {}
-    if not isinstance(rope, Mapping): raise ConfigError(f'{source}: rope_scaling must be an object, got {rope!r}')
+    if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
+        raise ConfigError(f'{source}: rope_scaling must be an object of numbers, one for all layers, got {rope!r}')
     theta = read_number({**d, **rope}, 'rope_theta', source, 10000.)
     partial = read_number({**d, **rope}, 'partial_rotary_factor', source, 1.)
     kind = rope.get('rope_type', rope.get('type', 'default'))
     if not isinstance(kind, str) or kind not in ROPE_KEYS:
         raise ConfigError(f'{source}: rope scaling of kind {kind!r} is not supported; supported: {", ".join(ROPE_KEYS)}')
     if kind == 'default': return theta, None, partial
-    return theta, {'rope_type': kind, **{k: read_number(rope, k, f'{source}, rope scaling {kind!r}') for k in ROPE_KEYS[kind]}}, partial
+    numbers = {k: read_number(rope, k, f'{source}, rope scaling {kind!r}') for k in ROPE_KEYS[kind]}
+    if kind == 'llama3' and numbers['low_freq_factor'] >= numbers['high_freq_factor']:
+        raise ConfigError(f"{source}: 'low_freq_factor' must be below 'high_freq_factor', got {rope!r}")
+    return theta, {'rope_type': kind, **numbers}, partial
 
 # %% ../nbs/01_config.ipynb #023e374d
 ARCHITECTURES = {'LlamaForCausalLM': 'llama', 'MistralForCausalLM': 'mistral', 'Qwen2ForCausalLM': 'qwen2', 'Qwen3ForCausalLM': 'qwen3'}
@@ -76,7 +80,7 @@ ARCHITECTURES = {'LlamaForCausalLM': 'llama', 'MistralForCausalLM': 'mistral', '
 def read_architecture(d: Mapping, source: str) -> str:
     "The config's architecture by its Hugging Face name; raises ConfigError for one that this engine does not run."
     named = d.get('architectures') or [next((a for a, kind in ARCHITECTURES.items() if kind == d.get('model_type')), None)]
-    if not isinstance(named, list) or len(named) != 1 or named[0] not in ARCHITECTURES:
+    if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str) or named[0] not in ARCHITECTURES:
         raise ConfigError(f'{source}: architecture {named!r} is not supported; supported: {", ".join(ARCHITECTURES)}')
     return named[0]
 
@@ -84,10 +88,11 @@ def read_architecture(d: Mapping, source: str) -> str:
 def refuse_unsupported(d: Mapping, architecture: str, source: str) -> None:
     "Raise ConfigError for a setting that changes the model's results and that this engine does not implement."
     windowed = d.get('sliding_window') is not None and (architecture == 'MistralForCausalLM' or d.get('use_sliding_window'))
-    layers = {t for t in d.get('layer_types') or () if t != 'full_attention'} if isinstance(d.get('layer_types'), (list, type(None))) else {'?'}
+    types = d.get('layer_types') or []
+    layers = {str(t) for t in (types if isinstance(types, list) else [types]) if t != 'full_attention'}
     if windowed: raise ConfigError(f'{source}: sliding_window={d["sliding_window"]!r} is not supported, only full attention (null)')
     if layers and architecture != 'MistralForCausalLM':
-        raise ConfigError(f'{source}: layer_types {sorted(map(str, layers))} are not supported, only full_attention')
+        raise ConfigError(f'{source}: layer_types {sorted(layers)} are not supported, only full_attention')
     if d.get('hidden_act', 'silu') not in ('silu', 'swish'):
         raise ConfigError(f'{source}: hidden_act={d["hidden_act"]!r} is not supported, only silu')
     if d.get('quantization_config') is not None: raise ConfigError(f'{source}: quantization_config is not supported, only plain weights')
@@ -163,7 +168,7 @@ class ModelConfig:
         return config_table(self)
 
 # %% ../nbs/01_config.ipynb #b63884f1
-def model_config_from_dict(d: Mapping, source: str = 'config.json') -> ModelConfig:
+def model_config_from_dict(d: Any, source: str = 'config.json') -> ModelConfig:
     "A `ModelConfig` from the contents of a Hugging Face `config.json`. Raises ConfigError naming the key and its value."
     if not isinstance(d, Mapping): raise ConfigError(f'{source}: must hold a JSON object, got {type(d).__name__}')
     architecture = read_architecture(d, source)
@@ -172,9 +177,10 @@ def model_config_from_dict(d: Mapping, source: str = 'config.json') -> ModelConf
     theta, scaling, partial = read_rope(d, source)
     num_heads, hidden, vocab_size = size('num_attention_heads'), size('hidden_size'), size('vocab_size')
     head_dim = size('head_dim', hidden // num_heads or None)
+    if int(head_dim * partial) < 2: raise ConfigError(f'{source}: partial_rotary_factor {partial} rotates no pair of head_dim = {head_dim}')
     bias = architecture in ('LlamaForCausalLM', 'Qwen3ForCausalLM') and read_flag(d, 'attention_bias', source, False)
     dtype = d.get('dtype') or d.get('torch_dtype') or 'float32'
-    if dtype not in DTYPES: raise ConfigError(f'{source}: dtype {dtype!r} is not supported; supported: {", ".join(DTYPES)}')
+    if not isinstance(dtype, str) or dtype not in DTYPES: raise ConfigError(f'{source}: dtype {dtype!r} is not supported; supported: {", ".join(DTYPES)}')
     try:
         return ModelConfig(
             architecture=architecture, vocab_size=vocab_size, hidden_size=hidden, intermediate_size=size('intermediate_size'),
@@ -192,10 +198,10 @@ def model_config_from_dict(d: Mapping, source: str = 'config.json') -> ModelConf
 def read_json(path: Path) -> Any:
     "The contents of a JSON file; raises ConfigError with the file's name and what is wrong with it."
     try:
-        if path.stat().st_size > 64 * 2 ** 20: raise ConfigError(f'{path}: {path.stat().st_size} bytes, too large for a JSON file of a model')
+        if path.stat().st_size > 64 * 2 ** 20: raise ValueError(f'{path.stat().st_size} bytes, too large for a JSON file of a model')
         return json.loads(path.read_text(encoding='utf-8'))
     except FileNotFoundError: raise ConfigError(f'{path}: no such file') from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error: raise ConfigError(f'{path}: cannot be read as JSON: {error}') from None
+    except (OSError, ValueError, RecursionError) as error: raise ConfigError(f'{path}: cannot be read as JSON: {error}') from None
 
 # %% ../nbs/01_config.ipynb #17b559dd
 def model_config_from_folder(folder: Path) -> ModelConfig:
