@@ -114,7 +114,10 @@ def open_weights(file: Path) -> Iterator[Any]:
     "An open safetensors file; whatever goes wrong while reading it is raised as a WeightError that names it."
     try:
         with safe_open(file, framework='pt', backend='pread') as opened: yield opened
-    except (SafetensorError, OSError) as error: raise WeightError(f'{file}: cannot be read as safetensors: {error}') from None
+    except (SafetensorError, OSError) as error:
+        with file.open('rb') as raw: pointer = raw.read(23) == b'version https://git-lfs'
+        cause = "it is git-lfs's pointer to the file; run git lfs pull" if pointer else error
+        raise WeightError(f'{file}: cannot be read as safetensors: {cause}') from None
 
 # %% ../../nbs/40_weights.ipynb #2f023e8c
 class TensorInfo(NamedTuple):
@@ -162,7 +165,7 @@ def check_tensors(found: Mapping[str, TensorInfo], config: ModelConfig) -> None:
                           + (f', and {len(missing) - 1} more' if missing[1:] else ''))
     for name, (file, shape, dtype) in found.items():
         if name not in expected and not is_surplus(name, config):
-            raise WeightError(f'{file}: tensor {name!r} of shape {list(shape)} has no place in a {config.architecture} of this config')
+            raise WeightError(f'{file}: tensor {name!r} of shape {list(shape)} has no place in this {config.architecture}')
         want = expected.get(name, expected['model.embed_tokens.weight'] if name == 'lm_head.weight' else shape)
         if shape != want: raise WeightError(f'{file}: tensor {name!r} has shape {list(shape)}, expected {list(want)}')
         if dtype not in WEIGHT_DTYPES:
@@ -170,7 +173,7 @@ def check_tensors(found: Mapping[str, TensorInfo], config: ModelConfig) -> None:
 
 # %% ../../nbs/40_weights.ipynb #2ecc3b73
 def fill(target: Float[Tensor, "all_rows *columns"], tensor: Float[Tensor, "rows *columns"], row: int, source: str) -> None:
-    "Copy `tensor` to the rows of `target` from `row` on, converting its type; raises WeightError for a value too large for float16."
+    "Copy `tensor` to the rows of `target` from `row` on, converting its type; WeightError for a value too large for float16."
     rows = target[row:row + len(tensor)]
     rows.copy_(tensor)
     if target.dtype == torch.float16 and tensor.dtype != torch.float16 and not rows.isfinite().all():
@@ -184,8 +187,8 @@ def tie_head(weights: dict[str, Tensor], files: Mapping[Path, set[str]]) -> None
     for file in files:
         with open_weights(file) as opened:
             if 'lm_head.weight' in opened.keys() and not torch.equal(opened.get_tensor('lm_head.weight').to(table), table):
-                raise WeightError(f"{file}: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', but the config ties "
-                                  f'them; set "tie_word_embeddings": false in config.json if the head is meant')
+                raise WeightError(f"{file}: tensor 'lm_head.weight' differs from 'model.embed_tokens.weight', but the config "
+                                  f'ties them; set "tie_word_embeddings": false in config.json if the head is meant')
 
 # %% ../../nbs/40_weights.ipynb #bf9385ab
 def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype,
@@ -194,7 +197,8 @@ def load_weights(folder: str | Path, config: ModelConfig, dtype: torch.dtype,
 
     'embed_tokens' and 'lm_head' [vocab_size, hidden_size], 'norm' [hidden_size], and for each layer 'layers.{i}.qkv_proj'
     [qkv_size, hidden_size], '….o_proj', '….gate_up_proj' [2*intermediate_size, hidden_size], '….down_proj', '….input_norm',
-    '….post_attention_norm'; where the model has them '….qkv_bias', '….o_bias', '….gate_up_bias', '….down_bias', '….q_norm', '….k_norm'.
+    '….post_attention_norm'; where the model has them also '….qkv_bias', '….o_bias', '….gate_up_bias', '….down_bias', '….q_norm',
+    '….k_norm'.
     All headers are checked before memory is asked for; at its peak this holds the weights once and one tensor more.
     A tied model's 'lm_head' is its 'embed_tokens'. Raises WeightError naming file, tensor, what is given and what is expected.
     """
