@@ -98,7 +98,8 @@ def read_tensor_info(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
 def place_tensors(cursor: Cursor, infos: list[tuple[str, tuple[int, ...], int, int]], alignment: int) -> dict[str, GGUFTensor]:
     "Check the tensor list against the file and say where each tensor's bytes are. The cursor stands at the end of the header."
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-    start, size = -(-cursor.pos // alignment) * alignment, len(cursor.buffer)
+    aligned = lambda n: -(-n // alignment) * alignment
+    start, size, expected = aligned(cursor.pos), len(cursor.buffer), 0
     tensors: dict[str, GGUFTensor] = {}
     for name, shape, type_number, offset in infos:
         try: kind = GGMLQuantizationType(type_number)
@@ -109,14 +110,10 @@ def place_tensors(cursor: Cursor, infos: list[tuple[str, tuple[int, ...], int, i
         if shape[-1] % block_size:
             cursor.refuse(f'tensor {name!r}: rows of {shape[-1]} are not whole blocks of {block_size} ({kind.name})')
         num_bytes = math.prod(shape) // block_size * block_bytes
-        if offset % alignment: cursor.refuse(f'tensor {name!r} begins at offset {offset}, not a multiple of {alignment}')
+        if offset != expected: cursor.refuse(f'tensor {name!r} is said to begin at {offset}, but the one before it ends at {expected}')
         if start + offset + num_bytes > size:
             cursor.refuse(f'tensor {name!r}: {num_bytes} bytes at {offset} are not in the {max(size - start, 0)} bytes of data')
-        tensors[name] = GGUFTensor(name, shape, kind.name, start + offset, num_bytes)
-    end, before = start, 'the header'
-    for tensor in sorted(tensors.values(), key=lambda t: t.offset):
-        if tensor.offset < end: cursor.refuse(f'tensors {before!r} and {tensor.name!r} overlap')
-        end, before = tensor.offset + tensor.num_bytes, tensor.name
+        tensors[name], expected = GGUFTensor(name, shape, kind.name, start + offset, num_bytes), aligned(offset + num_bytes)
     return tensors
 
 # %% ../../nbs/42_gguf.ipynb #8ce205be
@@ -234,10 +231,12 @@ def rope_scaling(file: GGUFFile, arch: str, head_dim: int, theta: float) -> dict
     if kind == 'none' and f'{arch}.rope.scaling.type' in file.metadata: factor = 1.
     if 'rope_freqs.weight' not in file.tensors: return {'rope_type': 'linear', 'factor': factor} if factor != 1 else None
     tensor = file.tensors['rope_freqs.weight']
-    if (tensor.type, tensor.shape) != ('F32', (head_dim // 2,)): file.refuse(f"'rope_freqs.weight' must be {head_dim // 2} numbers in F32")
+    if (tensor.type, tensor.shape) != ('F32', (head_dim // 2,)):
+        file.refuse(f"tensor 'rope_freqs.weight' must be {head_dim // 2} numbers in F32")
     divisors = file.values('rope_freqs.weight')
     largest = float(divisors.max())
-    if factor != 1 or not 1 <= largest < 1e6 or not np.allclose(divisors, llama3_rope_divisors(head_dim, theta, largest), rtol=1e-5):
+    is_llama3 = 1 <= largest < 1e6 and np.allclose(divisors, llama3_rope_divisors(head_dim, theta, largest), rtol=1e-5)
+    if factor != 1 or not is_llama3:
         file.refuse("the tensor 'rope_freqs.weight' holds a scaling that is not Llama 3's, which is not supported")
     return {'rope_type': 'llama3', 'factor': largest, 'low_freq_factor': 1., 'high_freq_factor': 4.,
             'original_max_position_embeddings': 8192}
