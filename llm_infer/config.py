@@ -259,6 +259,8 @@ def check_scheduler_config(c: 'SchedulerConfig') -> None:
     if not c.enable_chunked_prefill and c.token_budget < c.max_model_len:
         raise ValueError(f'without chunked prefill a step must hold a whole prompt: its token budget must be at least max_model_len = {c.max_model_len}, '
                          f'got {c.token_budget}')
+    if not c.enable_chunked_prefill and c.long_prefill_token_threshold:
+        raise ValueError(f'long_prefill_token_threshold = {c.long_prefill_token_threshold} cuts prompts into chunks, and chunked prefill is off')
 
 # %% ../nbs/01_config.ipynb #29f3fd35
 @dataclass(frozen=True)
