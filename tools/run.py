@@ -16,7 +16,7 @@ from nbclient.exceptions import CellExecutionError
 from nbdev.clean import clean_nb
 from nbdev.config import get_config
 
-DIRECTIVE = re.compile(r'^\s*#\s*\|\s*([\w:]+)\s*(\S*)', re.M)
+DIRECTIVE = re.compile(r'^[ \t]*#[ \t]*\|[ \t]*([\w:]+)[ \t]*(\S*)', re.M)
 
 
 class Client(NotebookClient):
