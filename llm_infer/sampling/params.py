@@ -18,7 +18,8 @@ from typing import Any
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
     "`value` as an int from `low` to `high`. Raises TypeError or ValueError that name the field, the value and the range."
     span = f'{low} or more' if high is None else f'from {low} to {high}'
-    if isinstance(value, bool) or not isinstance(value, Integral): raise TypeError(f'{name} must be a whole number, {span}; got {value!r}')
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f'{name} must be a whole number, {span}; got {value!r}')
     if value < low or (high is not None and value > high): raise ValueError(f'{name} must be {span}; got {value}')
     return int(value)
 
@@ -26,7 +27,8 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> in
 def real_number(name: str, value: Any, span: str, low: float, high: float = sys.float_info.max, above_low: bool = False) -> float:
     """`value` as a finite float from `low` to `high`, or above `low`; `span` says that in words.
     Raises TypeError or ValueError that name the field, the value and the range."""
-    if isinstance(value, bool) or not isinstance(value, Real): raise TypeError(f'{name} must be a number, {span}; got {value!r}')
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f'{name} must be a number, {span}; got {value!r}')
     try: number = float(value)   # before comparing: a NumPy number would bring the bounds to its own precision
     except OverflowError: number = float('inf')
     if not low <= number <= high or (above_low and number == low): raise ValueError(f'{name} must be {span}; got {value}')
@@ -42,22 +44,26 @@ def true_or_false(name: str, value: Any) -> bool:
 def token_id_list(name: str, value: Any) -> tuple[int, ...]:
     "None or an iterable of ids, as a tuple. Raises TypeError or ValueError that name the field and the place in it."
     if value is None: return ()
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable): raise TypeError(f'{name} must be a list of token ids; got {value!r}')
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise TypeError(f'{name} must be a list of token ids; got {value!r}')
     return tuple(whole_number(f'{name}[{i}]', token_id, 0) for i, token_id in enumerate(value))
 
 # %% ../../nbs/50_params.ipynb #1f47e50d
-NOT_YET = dict(presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, stop=None, min_tokens=0, logprobs=None, prompt_logprobs=None,
-               flat_logprobs=False, include_stop_str_in_output=False, spaces_between_special_tokens=True, bad_words=None, logit_bias=None,
-               allowed_token_ids=None, structured_outputs=None, logits_processors=None, truncate_prompt_tokens=None, extra_args=None, best_of=None)
+NOT_YET = dict(presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, logit_bias=None, bad_words=None,
+               allowed_token_ids=None, structured_outputs=None, logits_processors=None, min_tokens=0,
+               stop=None, include_stop_str_in_output=False, spaces_between_special_tokens=True, truncate_prompt_tokens=None,
+               logprobs=None, prompt_logprobs=None, flat_logprobs=False, best_of=None, extra_args=None)
 
 def refuse_others(given: dict[str, Any], allowed: Iterable[str]) -> None:
-    "Raise for keywords that are no fields: TypeError for an unknown name, ValueError for a name of `NOT_YET` that asks for something."
+    "Raise for keywords that are no fields: TypeError for unknown names, ValueError for those of `NOT_YET` that ask for something."
     for name, value in given.items():
         if name not in NOT_YET:
             meant = difflib.get_close_matches(name, [*allowed, *NOT_YET], 1)
-            raise TypeError(f'SamplingParams has no {name!r}' + (f'; did you mean {meant[0]!r}?' if meant else '') + f' It has: {", ".join(allowed)}')
+            hint = f'; did you mean {meant[0]!r}?' if meant else '.'
+            raise TypeError(f'SamplingParams has no {name!r}{hint} It has: {", ".join(allowed)}')
         neutral = NOT_YET[name]
-        if not (value is neutral or (isinstance(value, (int, float)) and value == neutral) or (neutral is None and value in ([], {}))):
+        same = value == neutral if isinstance(value, (int, float)) else value is neutral
+        if not same and not (neutral is None and value in ([], {})):
             raise ValueError(f'{name} is not supported yet: the only value is {neutral!r}; got {value!r}')
 
 # %% ../../nbs/50_params.ipynb #0af63c6e
@@ -68,8 +74,8 @@ GREEDY_BELOW = 1e-5   # temperatures under this are greedy
 class SamplingParams:
     """How a request's tokens are chosen and when they end, with vLLM's names, meanings and defaults.
 
-    Raises TypeError for a wrong type or an unknown name and ValueError for a value out of range or not supported yet, naming the field, the value
-    and what is allowed."""
+    Raises TypeError for a wrong type or an unknown name and ValueError for a value out of range or not supported yet, naming the
+    field, the value and what is allowed."""
     n: int
     temperature: float
     top_p: float

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GOLDEN', 'CACHED', 'SamplingTensors', 'apply_temperature', 'apply_min_p', 'head_cut', 'keep_top_reference', 'mix64',
-           'noise_keys', 'exponential_noise', 'exponential_draw', 'draw_from_top', 'draw', 'Sampler']
+           'noise_keys', 'exponential_noise', 'exponential_draw', 'row_mass', 'draw_from_top', 'draw', 'Sampler']
 
 # %% ../../nbs/52_sampler.ipynb #1846ca25
 from collections.abc import Sequence
@@ -41,7 +41,8 @@ class SamplingTensors:
     def stages(self) -> list[str]:
         "The names of the stages that this batch goes through, in order."
         if self.temperature is None: return ['greedy']
-        return ['greedy', 'temperature'] + ['min-p'] * (self.min_p is not None) + ['top-k, top-p'] * bool(self.cut_rows) + ['draw', 'pick']
+        optional = ['min-p'] * (self.min_p is not None) + ['top-k, top-p'] * bool(self.cut_rows)
+        return ['greedy', 'temperature', *optional, 'draw', 'pick']
 
 # %% ../../nbs/52_sampler.ipynb #2be20a66
 def apply_temperature(logits: Float[Tensor, "num_sampled vocab_size"],
@@ -55,12 +56,14 @@ def apply_min_p(logits: Float[Tensor, "num_sampled vocab_size"], min_p: Float[Te
     logits.masked_fill_(logits < (logits.amax(-1) + min_p.log())[:, None], -torch.inf)
 
 # %% ../../nbs/52_sampler.ipynb #8c9756c9
-def head_cut(head: Float[Tensor, "num_rows num_candidates"], top_k: Int[Tensor, "num_rows"], top_p: Float[Tensor, "num_rows"] | None = None,
-             row_mass: Float[Tensor, "num_rows"] | None = None) -> tuple[Float[Tensor, "num_rows"], Bool[Tensor, "num_rows"]]:
+def head_cut(head: Float[Tensor, "num_rows num_candidates"], top_k: Int[Tensor, "num_rows"],
+             top_p: Float[Tensor, "num_rows"] | None = None, mass_of_row: Float[Tensor, "num_rows"] | None = None
+             ) -> tuple[Float[Tensor, "num_rows"], Bool[Tensor, "num_rows"]]:
     """The smallest logit that top-k and then top-p keep in each row, and whether that is sure.
 
-    `head`: each row's largest logits in falling order; -inf is none. `top_k` larger than the head is not applied. `row_mass`: the sum in float64 of
-    `exp(logit - largest)` over all that top-k keeps of such a row, or inf where that is not known; not needed where the head is the row."""
+    `head`: each row's largest logits in falling order; -inf is none. `top_k` larger than the head is not applied.
+    `mass_of_row`: the sum in float64 of `exp(logit - largest)` over all that top-k keeps of such a row, or inf where that is not known;
+    not needed where the head is the row."""
     num_candidates, last = head.shape[1], head[:, -1]
     kth = torch.where(top_k <= num_candidates, head.gather(1, top_k.clamp(max=num_candidates)[:, None] - 1)[:, 0], -torch.inf)
     cut = kth
@@ -68,7 +71,7 @@ def head_cut(head: Float[Tensor, "num_rows num_candidates"], top_k: Int[Tensor, 
         mass = (head - head[:, :1]).exp().double().masked_fill(head < kth[:, None], 0.)
         until = mass.cumsum(-1)
         total = until[:, -1]
-        if row_mass is not None: total = torch.where((top_k <= num_candidates) | (last == -torch.inf), total, row_mass)
+        if mass_of_row is not None: total = torch.where((top_k <= num_candidates) | (last == -torch.inf), total, mass_of_row)
         num_kept = (until - mass < (top_p * total)[:, None]).sum(-1)
         cut = torch.where(top_p < 1, head.gather(1, num_kept[:, None] - 1)[:, 0].maximum(kth), kth)
     return cut, (torch.where(top_k <= num_candidates, kth, cut) > last) | (last == -torch.inf)
@@ -81,13 +84,18 @@ def keep_top_reference(logits: Float[Tensor, "num_sampled vocab_size"], top_k: I
     return logits.masked_fill(logits < cut[:, None], -torch.inf)
 
 # %% ../../nbs/52_sampler.ipynb #6dffcd9c
-GOLDEN = -7046029254386353131   # 0x9e3779b97f4a7c15 as an int64: 2**64 over the golden ratio, which spreads its multiples evenly
+GOLDEN = -7046029254386353131   # 0x9e3779b97f4a7c15 as int64: 2**64 over the golden ratio, whose multiples spread evenly
 
 def mix64(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     "SplitMix64's finalizer on int64: every bit of the output depends on every bit of the input."
-    z = (z ^ (z >> 30 & (1 << 34) - 1)) * -4658895280553007687    # 0xbf58476d1ce4e5b9
-    z = (z ^ (z >> 27 & (1 << 37) - 1)) * -7723592293110705685    # 0x94d049bb133111eb
-    return z ^ (z >> 31 & (1 << 33) - 1)
+    # the factors are 0xbf58476d1ce4e5b9 and 0x94d049bb133111eb as int64
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685), (31, 1)):
+        shifted = z >> shift               # the only new memory of a round
+        shifted &= (1 << 64 - shift) - 1   # an unsigned shift fills with zeros
+        shifted ^= z
+        shifted *= factor
+        z = shifted
+    return z
 
 # %% ../../nbs/52_sampler.ipynb #54983870
 def noise_keys(seeds: Int[Tensor, "num_sampled"], num_output_tokens: Int[Tensor, "num_sampled"]) -> Int[Tensor, "num_sampled"]:
@@ -95,7 +103,8 @@ def noise_keys(seeds: Int[Tensor, "num_sampled"], num_output_tokens: Int[Tensor,
     return mix64(mix64(seeds + GOLDEN) + num_output_tokens)
 
 # %% ../../nbs/52_sampler.ipynb #7e0792f3
-def exponential_noise(keys: Int[Tensor, "num_sampled"], token_ids: Int[Tensor, "#num_sampled num_candidates"]) -> Float[Tensor, "num_sampled num_candidates"]:
+def exponential_noise(keys: Int[Tensor, "num_sampled"], token_ids: Int[Tensor, "#num_sampled num_candidates"]
+                      ) -> Float[Tensor, "num_sampled num_candidates"]:
     "Exp(1) noise, above 0 and finite, which depends on the row's key and the token's id and on nothing else."
     bits = mix64(keys[:, None] + (token_ids + 1) * GOLDEN) & (1 << 63) - 1
     uniform = bits.float().mul_(2. ** -63).clamp_(2. ** -64, 1 - 2. ** -24)
@@ -107,29 +116,37 @@ CACHED = 1 << 16   # how many int64 of noise a CPU core works on at a time: 512 
 def exponential_draw(logits: Float[Tensor, "num_rows num_candidates"], keys: Int[Tensor, "num_rows"],
                      token_ids: Int[Tensor, "#num_rows num_candidates"]) -> Int[Tensor, "num_rows"]:
     "One token id per row, drawn from softmax(logits) as argmax(weight / noise)."
-    weights = (logits - logits.amax(-1, keepdim=True)).exp_()
-    token_ids = token_ids.expand(weights.shape)
-    size = max(1, CACHED // weights.shape[1]) if weights.device.type == 'cpu' else len(weights)
-    for w, key, ids in zip(weights.split(size), keys.split(size), token_ids.split(size)): w /= exponential_noise(key, ids)
-    return token_ids.gather(1, weights.argmax(-1, keepdim=True))[:, 0]
+    drawn, token_ids = [], token_ids.expand(logits.shape)
+    size = max(1, CACHED // logits.shape[1]) if logits.device.type == 'cpu' else len(logits)
+    for rows, key, ids in zip(logits.split(size), keys.split(size), token_ids.split(size)):
+        weights = (rows - rows.amax(-1, keepdim=True)).exp_().div_(exponential_noise(key, ids))
+        drawn.append(ids.gather(1, weights.argmax(-1, keepdim=True))[:, 0])
+    return torch.cat(drawn)
 
 # %% ../../nbs/52_sampler.ipynb #43407ec8
+def row_mass(logits: Float[Tensor, "num_rows vocab_size"]) -> Float[Tensor, "num_rows"]:
+    "The sum over each row of `exp(logit - largest)`, in float64."
+    size = max(1, CACHED // logits.shape[1]) if logits.device.type == 'cpu' else max(1, len(logits))
+    return torch.cat([(rows - rows.amax(-1, keepdim=True)).exp_().sum(-1, dtype=torch.float64) for rows in logits.split(size)])
+
+# %% ../../nbs/52_sampler.ipynb #e2acd0ef
 def draw_from_top(logits: Float[Tensor, "num_rows vocab_size"], keys: Int[Tensor, "num_rows"], top_k: Int[Tensor, "num_rows"],
                   top_p: Float[Tensor, "num_rows"] | None, num_candidates: int = 128) -> Int[Tensor, "num_rows"]:
-    "One token id per row, drawn from what top-k and top-p keep: the same as from `keep_top_reference`, by looking at few candidates first."
+    "One token id per row from what top-k and top-p keep: that of `keep_top_reference`, by looking at few candidates first."
     num_candidates = min(num_candidates, logits.shape[1])
     head, token_ids = logits.topk(num_candidates)
-    mass = None
-    if top_p is not None: mass = torch.where(top_k < logits.shape[1], torch.inf, (logits - head[:, :1]).exp_().sum(-1, dtype=torch.float64))
+    mass = None if top_p is None else torch.where(top_k < logits.shape[1], torch.inf, row_mass(logits))
     cut, final = head_cut(head, top_k, top_p, mass)
     drawn = exponential_draw(head.masked_fill(head < cut[:, None], -torch.inf), keys, token_ids)
     if num_candidates < logits.shape[1] and not final.all():
         more = (~final).nonzero()[:, 0]
-        drawn[more] = draw_from_top(logits[more], keys[more], top_k[more], None if top_p is None else top_p[more], 16 * num_candidates)
+        top_p = None if top_p is None else top_p[more]
+        drawn[more] = draw_from_top(logits[more], keys[more], top_k[more], top_p, 16 * num_candidates)
     return drawn
 
 # %% ../../nbs/52_sampler.ipynb #a4d05540
-def draw(logits: Float[Tensor, "num_sampled vocab_size"], keys: Int[Tensor, "num_sampled"], tensors: SamplingTensors) -> Int[Tensor, "num_sampled"]:
+def draw(logits: Float[Tensor, "num_sampled vocab_size"], keys: Int[Tensor, "num_sampled"],
+         tensors: SamplingTensors) -> Int[Tensor, "num_sampled"]:
     "One token id per row: from its head in the rows that have top-k or top-p, from the whole row in the others."
     num_sampled, vocab_size = logits.shape
     token_ids, cut_rows = torch.arange(vocab_size, device=logits.device)[None], tensors.cut_rows
@@ -144,7 +161,7 @@ def draw(logits: Float[Tensor, "num_sampled vocab_size"], keys: Int[Tensor, "num
 
 # %% ../../nbs/52_sampler.ipynb #d1c15432
 class Sampler:
-    """Chooses the next token of each row. Its choice depends on the row, its request's parameters, its seed and its number of output tokens only."""
+    "Chooses each row's token; the choice depends on the row and its request's parameters, seed and number of output tokens only."
     def __init__(self): self._batch, self._tensors = None, None
 
     def tensors(self, requests: Sequence[Any], vocab_size: int, device: torch.device) -> SamplingTensors:
@@ -156,7 +173,7 @@ class Sampler:
         "One token id per row; `requests[i]` has row i's `sampling_params`, `seed` and `num_output_tokens`."
         t = self.tensors(requests, logits.shape[1], logits.device)
         logits = logits.float()
-        # stages that can change the largest logit have their place here: allowed ids and grammar, bans, minimum length, bias, penalties
+        # the place of stages that can change the largest logit: allowed ids and grammar, bans, minimum length, bias, penalties
         greedy = logits.argmax(-1)
         if t.temperature is None: return greedy.tolist()
         logits = apply_temperature(logits, t.temperature)
