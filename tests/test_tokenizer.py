@@ -334,7 +334,8 @@ def test_templates_cannot_escape():
     t = Tokenizer(byte_level())
     messages = [dict(U)]
     for attack in ('{{ "".__class__.__mro__[1].__subclasses__() }}', '{{ messages.append(1) }}',
-                   '{{ messages[0].update(role="x") }}', '{{ messages.clear() }}', '{{ range(10**9) | list }}', '{{ cycler.__init__.__globals__.os }}',
+                   '{{ messages[0].update(role="x") }}', '{{ messages.clear() }}',
+                   '{{ range(10**9) | list }}', '{{ cycler.__init__.__globals__.os }}',
                    '{{ lipsum.__globals__.os.system("true") }}', '{{ self.__init__.__globals__.os }}',
                    '{{ raise_exception.__globals__.json }}', '{{ strftime_now.__globals__.json }}',
                    '{{ "%s" | format(messages.__class__.x) }}', '{% include "/etc/passwd" %}', '{% import "os" as os %}',
@@ -385,7 +386,8 @@ def test_folders(tmp_path):
 def test_bad_folders(tmp_path):
     good = byte_level().to_str()
     for name, content in (('tokenizer.json', None), ('tokenizer.json', ''), ('tokenizer.json', good[:100]),
-                          ('tokenizer.json', '{}'), ('tokenizer.json', good.replace('"BPE"', '"XYZ"')), ('tokenizer_config.json', '{'),
+                          ('tokenizer.json', '{}'), ('tokenizer.json', good.replace('"BPE"', '"XYZ"')),
+                          ('tokenizer_config.json', '{'),
                           ('tokenizer_config.json', '[]'), ('tokenizer_config.json', '{"chat_template": 5}'),
                           ('tokenizer_config.json', '{"chat_template": [{"name": "x"}]}'), ('generation_config.json', '\x00'),
                           ('special_tokens_map.json', '"a"')):

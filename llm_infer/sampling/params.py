@@ -55,7 +55,7 @@ NOT_YET = dict(presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1
                logprobs=None, prompt_logprobs=None, flat_logprobs=False, best_of=None, extra_args=None)
 
 def refuse_others(given: dict[str, Any], allowed: Iterable[str]) -> None:
-    "Raise for keywords that are no fields: TypeError for unknown names, ValueError for those of `NOT_YET` that ask for something."
+    "Raise for keywords that are no fields: TypeError for unknown names, ValueError for those of `NOT_YET` that want something."
     for name, value in given.items():
         if name not in NOT_YET:
             meant = difflib.get_close_matches(name, [*allowed, *NOT_YET], 1)

@@ -62,8 +62,8 @@ def head_cut(head: Float[Tensor, "num_rows num_candidates"], top_k: Int[Tensor, 
     """The smallest logit that top-k and then top-p keep in each row, and whether that is sure.
 
     `head`: each row's largest logits in falling order; -inf is none. `top_k` larger than the head is not applied.
-    `mass_of_row`: the sum in float64 of `exp(logit - largest)` over all that top-k keeps of such a row, or inf where that is not known;
-    not needed where the head is the row."""
+    `mass_of_row`: the sum in float64 of `exp(logit - largest)` over all that top-k keeps of such a row, or inf where that is not
+    known; not needed where the head is the row."""
     num_candidates, last = head.shape[1], head[:, -1]
     kth = torch.where(top_k <= num_candidates, head.gather(1, top_k.clamp(max=num_candidates)[:, None] - 1)[:, 0], -torch.inf)
     cut = kth
