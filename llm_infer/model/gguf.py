@@ -110,7 +110,7 @@ def place_tensors(cursor: Cursor, infos: list[tuple[str, tuple[int, ...], int, i
         if shape[-1] % block_size:
             cursor.refuse(f'tensor {name!r}: rows of {shape[-1]} are not whole blocks of {block_size} ({kind.name})')
         num_bytes = math.prod(shape) // block_size * block_bytes
-        if offset != expected: cursor.refuse(f'tensor {name!r} is said to begin at {offset}, but the one before it ends at {expected}')
+        if offset != expected: cursor.refuse(f'tensor {name!r} begins at {offset}, but the one before it ends at {expected}')
         if start + offset + num_bytes > size:
             cursor.refuse(f'tensor {name!r}: {num_bytes} bytes at {offset} are not in the {max(size - start, 0)} bytes of data')
         tensors[name], expected = GGUFTensor(name, shape, kind.name, start + offset, num_bytes), aligned(offset + num_bytes)
@@ -146,7 +146,7 @@ class GGUFFile:
 
     def refuse(self, cause: str) -> NoReturn: raise GGUFError(f'{self.path}: {cause}')
 
-    def get(self, key: str, kind: type, default: Any = None, *, low: float = -math.inf, high: float = math.inf) -> Any:
+    def get(self, key: str, kind: type, default: Any = None, *, low: float | int = -math.inf, high: float | int = math.inf):
         "The value of `key`, of type `kind` and, if a number, within [low, high]; the `default` (unless None) when missing."
         value = self.metadata.get(key, default)
         if value is None: self.refuse(f'the metadata has no {key!r}')
