@@ -87,11 +87,13 @@ def read_architecture(d: Mapping, source: str) -> str:
 # %% ../nbs/01_config.ipynb #7100a6b6
 def refuse_unsupported(d: Mapping, architecture: str, source: str) -> None:
     "Raise ConfigError for a setting that changes the model's results and that this engine does not implement."
-    windowed = d.get('sliding_window') is not None and (architecture == 'MistralForCausalLM' or d.get('use_sliding_window'))
+    mistral = architecture == 'MistralForCausalLM'
+    window = d.get('sliding_window', 4096 if mistral else None)   # Mistral's has always been there, so without a word it is
+    windowed = window is not None and (mistral or d.get('use_sliding_window'))
     types = d.get('layer_types') or []
     layers = {str(t) for t in (types if isinstance(types, list) else [types]) if t != 'full_attention'}
-    if windowed: raise ConfigError(f'{source}: sliding_window={d["sliding_window"]!r} is not supported, only full attention (null)')
-    if layers and architecture != 'MistralForCausalLM':
+    if windowed: raise ConfigError(f'{source}: sliding_window={window!r} is not supported, only full attention (null)')
+    if layers and not mistral:
         raise ConfigError(f'{source}: layer_types {sorted(layers)} are not supported, only full_attention')
     if d.get('hidden_act', 'silu') not in ('silu', 'swish'):
         raise ConfigError(f'{source}: hidden_act={d["hidden_act"]!r} is not supported, only silu')

@@ -4,7 +4,7 @@
     python tools/run.py --check [nb …]    run a copy in memory: fail on an error, and on a text output that is not the stored one
 
 Without names: all of nbs/ and index.ipynb. Cells with a flag of `tst_flags` in settings.ini (`#| slow`, `#| cuda`, …) keep
-their stored outputs and are not run, unless `--flags slow` asks for them. `--jobs N` runs N notebooks at a time.
+their stored outputs and are not run, unless `--flags slow` (or `slow,cuda`) asks for them. `--jobs N` runs N notebooks at a time.
 Two runs give the same bytes: no execution times are recorded and widget ids are made from the notebook's name.
 """
 import argparse, hashlib, json, os, re, sys, time
@@ -42,6 +42,7 @@ def execute(path, flags=()):
     for i, model_id in enumerate(states): text = text.replace(model_id, hashlib.md5(f'{path.name}:{i}'.encode()).hexdigest())
     fresh = json.loads(text)
     clean_nb(fresh, clean_ids=True)
+    fresh['metadata']['language_info'] = {'name': 'python'}   # all that nbconvert needs to mark code as Python
     return fresh
 
 
@@ -70,7 +71,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('notebooks', nargs='*', type=Path)
     parser.add_argument('--check', action='store_true')
-    parser.add_argument('--flags', nargs='*', default=[])
+    parser.add_argument('--flags', type=lambda s: s.split(','), default=[], metavar='slow,cuda')
     parser.add_argument('--jobs', type=int, default=1)
     args = parser.parse_args()
     root = get_config().config_path
