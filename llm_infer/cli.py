@@ -109,7 +109,7 @@ def demo(args: argparse.Namespace) -> None:
     "Ten chat prompts through a small pool, with a live table."
     from llm_infer import LLM
     from llm_infer.demo import run_demo
-    run_demo(LLM(max_model_len=1024, num_gpu_blocks_override=80, max_num_batched_tokens=256, seed=0), max_tokens=args.max_tokens)
+    run_demo(LLM(max_model_len=512, num_gpu_blocks_override=48, max_num_batched_tokens=256, seed=0), max_tokens=args.max_tokens)
 
 # %% ../nbs/67_cli.ipynb #4714fdfd
 EXAMPLES = {

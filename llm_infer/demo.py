@@ -35,7 +35,7 @@ def demo_conversations() -> list[list[dict]]:
 # %% ../nbs/66_demo.ipynb #24cfa3f7
 def request_row(request, text: str = '') -> str:
     "One line of the table: id, state, tokens computed of those known, output tokens, blocks held, and the end of the text."
-    state = request.status.name.lower().replace('finished_', '')
+    state = request.status.value   # 'waiting', 'running', 'preempted', or how it ended
     tail = ' '.join(text.split())[-44:]
     return (f'{request.request_id:>4}  {state:<13} {request.num_computed_tokens:>4} of {request.num_tokens:<4} '
             f'{request.num_output_tokens:>4} {len(request.block_ids):>4}  {tail}')
