@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DTYPES', 'pick_device', 'pick_dtype', 'pick_max_model_len', 'build_parts', 'chat_prompts', 'progress',
-           'refuse_unknown', 'llm_html', 'LLM']
+           'OfflineEngine', 'refuse_unknown', 'llm_html', 'LLM']
 
 # %% ../../nbs/65_llm.ipynb #3216f9e2
 import inspect
@@ -24,7 +24,7 @@ from .runner import ModelRunner, activation_bytes, fit_max_model_len, kv_cache_b
 from ..model.default_model import resolve_model
 from ..model.llama import Llama, new_kv_cache
 from ..model.weights import load_weights
-from ..sampling.params import SamplingParams
+from ..sampling.params import SamplingParams, whole_number
 from ..sampling.sampler import Sampler
 from ..text.tokenizer import Tokenizer
 
@@ -35,58 +35,62 @@ def pick_device(device: str | torch.device) -> torch.device:
     if device == 'auto': return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     try: picked = torch.device(device)
     except (RuntimeError, TypeError): picked = None
-    if picked is None or picked.type not in ('cpu', 'cuda'): raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}")
+    if picked is None or picked.type not in ('cpu', 'cuda'):
+        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda', got {device!r}")
     if picked.type == 'cuda' and (picked.index or 0) >= torch.cuda.device_count():
         raise ValueError(f'device {device!r} is not there: this machine has {torch.cuda.device_count()} CUDA devices')
     return picked
 
 # %% ../../nbs/65_llm.ipynb #723dce9b
-DTYPES = {'float32': torch.float32, 'float': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16, 'half': torch.float16}
+DTYPES = {'float32': torch.float32, 'float': torch.float32, 'bfloat16': torch.bfloat16,
+          'float16': torch.float16, 'half': torch.float16}
 
 @no_type_check
 def pick_dtype(dtype: str | torch.dtype, config: ModelConfig, device: torch.device) -> torch.dtype:
     "'auto' is the checkpoint's type on a GPU and float32 on a CPU. Raises ValueError for a type that weights cannot have."
     if isinstance(dtype, str) and dtype == 'auto': return DTYPES[config.dtype] if device.type == 'cuda' else torch.float32
     picked = dtype if isinstance(dtype, torch.dtype) else DTYPES.get(dtype) if isinstance(dtype, str) else None
-    if picked not in DTYPES.values(): raise ValueError(f"dtype must be 'auto', {', '.join(map(repr, DTYPES))} or a torch.dtype of these, got {dtype!r}")
+    if picked not in DTYPES.values():
+        raise ValueError(f"dtype must be 'auto', {', '.join(map(repr, DTYPES))} or a torch.dtype of these, got {dtype!r}")
     return picked
 
 # %% ../../nbs/65_llm.ipynb #223e9040
 @no_type_check
 def pick_max_model_len(max_model_len: int | None, config: ModelConfig) -> int:
-    "The longest sequence, prompt and output together: the model's own limit unless a smaller one is given. Raises ValueError beyond it."
+    "The longest sequence, prompt and output: the model's limit, unless a smaller one is given. Raises ValueError beyond it."
     longest = config.max_position_embeddings
-    if max_model_len is None: return longest
-    if isinstance(max_model_len, bool) or not isinstance(max_model_len, int): raise TypeError(f'max_model_len must be an int from 2 to {longest}, got {max_model_len!r}')
-    if not 2 <= max_model_len <= longest: raise ValueError(f"max_model_len must be from 2 to {longest}, the model's max_position_embeddings; got {max_model_len}")
-    return max_model_len
+    return longest if max_model_len is None else whole_number('max_model_len', max_model_len, 2, longest)
 
 # %% ../../nbs/65_llm.ipynb #60172a7f
 def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, max_model_len: int | None,
                 memory: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[Scheduler, ModelRunner]:
     """Reads the weights, sizes the cache, and gives a scheduler and a runner that fit each other.
 
-    `memory` holds `gpu_memory_utilization`, `kv_cache_memory_bytes` and `num_gpu_blocks_override`; `limits` the fields of SchedulerConfig.
-    Raises ValueError or TypeError for settings that contradict each other, before any weight is read where that can be known.
+    `memory`: `gpu_memory_utilization`, `kv_cache_memory_bytes`, `num_gpu_blocks_override`; `limits`: fields of SchedulerConfig.
+    Raises ValueError or TypeError for settings that contradict each other, on a CPU before any weight is read.
     """
-    length = pick_max_model_len(max_model_len, config)
+    length, given = pick_max_model_len(max_model_len, config), max_model_len is not None
     most = SchedulerConfig(num_blocks=2**40, max_model_len=length, **limits)      # every limit but the pool's is checked here
-    reserve = activation_bytes(config, most.max_num_batched_tokens, most.max_num_seqs, dtype.itemsize)
-    budget = lambda: kv_cache_budget(device, memory['gpu_memory_utilization'], memory['kv_cache_memory_bytes'], reserve)
-    count_blocks = lambda: num_kv_blocks(config, block_size=most.block_size, itemsize=dtype.itemsize, max_model_len=length,
-                                         max_num_seqs=most.max_num_seqs, budget=budget, num_gpu_blocks_override=memory['num_gpu_blocks_override'])
-    if device.type == 'cpu': fit_max_model_len(length, count_blocks(), most.block_size, given_by_user=max_model_len is not None)
+    def count_blocks():
+        reserve = activation_bytes(config, most.max_num_batched_tokens, most.max_num_seqs, dtype.itemsize)
+        budget = lambda: kv_cache_budget(device, memory['gpu_memory_utilization'], memory['kv_cache_memory_bytes'], reserve)
+        return num_kv_blocks(config, block_size=most.block_size, itemsize=dtype.itemsize, max_model_len=length, budget=budget,
+                             max_num_seqs=most.max_num_seqs, num_gpu_blocks_override=memory['num_gpu_blocks_override'])
+    if device.type == 'cpu':                                                      # there, weights take nothing from the cache
+        num_blocks = count_blocks()
+        length = fit_max_model_len(length, num_blocks, most.block_size, given)
     weights = load_weights(folder, config, dtype, device)
-    num_blocks = count_blocks()
-    length = fit_max_model_len(length, num_blocks, most.block_size, given_by_user=max_model_len is not None)
-    model = Llama(config, weights, max_model_len=length)
+    if device.type != 'cpu':
+        num_blocks = count_blocks()
+        length = fit_max_model_len(length, num_blocks, most.block_size, given)
+    scheduler = Scheduler(SchedulerConfig(num_blocks=num_blocks, max_model_len=length, **limits))
     kv_cache = new_kv_cache(config, num_blocks, most.block_size, dtype, device)
-    return Scheduler(SchedulerConfig(num_blocks=num_blocks, max_model_len=length, **limits)), ModelRunner(model, kv_cache, Sampler())
+    return scheduler, ModelRunner(Llama(config, weights, max_model_len=length), kv_cache, Sampler())
 
 # %% ../../nbs/65_llm.ipynb #d783212a
 def chat_prompts(tokenizer: Tokenizer | None, messages: Any, options: Mapping[str, Any]) -> list[dict]:
-    "One conversation, or a list of them, as prompts. Raises ValueError naming the conversation, the message, and what is wrong with it."
-    if tokenizer is None: raise ValueError('chat needs a tokenizer: this engine has none (skip_tokenizer_init), use generate with prompt_token_ids')
+    "One conversation, or a list of them, as prompts. Raises ValueError naming the conversation, the message, and what is wrong."
+    if tokenizer is None: raise ValueError('chat needs a tokenizer, this engine has none: use generate with prompt_token_ids')
     several = isinstance(messages, (list, tuple)) and bool(messages) and not any(isinstance(m, Mapping) for m in messages)
     conversations, prompts = messages if several else [messages], []
     for i, conversation in enumerate(conversations):
@@ -100,7 +104,7 @@ def chat_prompts(tokenizer: Tokenizer | None, messages: Any, options: Mapping[st
 # %% ../../nbs/65_llm.ipynb #190ffc29
 @contextmanager
 def progress(use_tqdm: bool | Callable, num_prompts: int) -> Iterator[Callable[[RequestState], None]]:
-    "A function to call with each finished request; it moves a tqdm bar, or does nothing. `use_tqdm` may be a replacement for tqdm."
+    "A function to call with each finished request; it moves a tqdm bar, or nothing. `use_tqdm` may be a replacement for tqdm."
     if not use_tqdm:
         yield lambda state: None
         return
@@ -109,69 +113,22 @@ def progress(use_tqdm: bool | Callable, num_prompts: int) -> Iterator[Callable[[
         num_input = num_output = 0
         def advance(state: RequestState) -> None:
             nonlocal num_input, num_output
-            num_input, num_output = num_input + state.request.num_prompt_tokens, num_output + state.request.num_output_tokens
-            elapsed = max(1e-9, bar.format_dict['elapsed'])
-            bar.set_postfix_str(f'est. speed input: {num_input / elapsed:.2f} toks/s, output: {num_output / elapsed:.2f} toks/s', refresh=False)
+            num_input += state.request.num_prompt_tokens
+            num_output += state.request.num_output_tokens
+            seconds = max(1e-9, bar.format_dict['elapsed'])
+            speed = f'est. speed input: {num_input / seconds:.2f} toks/s, output: {num_output / seconds:.2f} toks/s'
+            bar.set_postfix_str(speed, refresh=False)
             bar.update()
         yield advance
 
-# %% ../../nbs/65_llm.ipynb #3e2cbb88
-def refuse_unknown(what: str, given: Mapping[str, Any], function: Callable) -> None:
-    "Raises TypeError for the first of the `given` arguments, naming those that `function` takes."
-    if not given: return
-    known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD and p.name != 'self']
-    raise TypeError(f'{what} has no argument {next(iter(given))!r}; it has {", ".join(known)}')
-
-# %% ../../nbs/65_llm.ipynb #ecd3c2ec
-def llm_html(llm: 'LLM') -> str:
-    "What the engine is and what binds it, as a table for notebooks."
-    cache, limits, c = llm.runner.kv_cache, llm.scheduler.config, llm.config
-    rows = {
-        'model': f'{c.architecture}, {c.num_layers} layers, hidden_size {c.hidden_size}, {c.num_heads} heads over {c.num_kv_heads} K/V heads, vocab_size {c.vocab_size}',
-        'weights': f'{str(cache.dtype)[6:]} on {llm.runner.device}',
-        'KV cache': f'[num_layers={cache.shape[0]}, 2, num_blocks={cache.shape[2]}, block_size={cache.shape[3]}, num_kv_heads={cache.shape[4]}, '
-                    f'head_dim={cache.shape[5]}]: {limits.num_blocks * limits.block_size} tokens, {cache.nbytes / 2**20:.1f} MiB',
-        'limits': f'{limits.max_model_len} tokens a sequence, {limits.token_budget} tokens and {limits.max_num_seqs} requests a step, {limits.policy}',
-        'now': f'{len(llm.scheduler.running)} requests run, {len(llm.scheduler.waiting)} wait, {llm.scheduler.pool.num_used_blocks} blocks in use'}
-    lines = (f'<tr><th style="text-align:left">{k}</th><td style="text-align:left">{escape(v)}</td></tr>' for k, v in rows.items())
-    return f'<table>{"".join(lines)}</table>'
-
-# %% ../../nbs/65_llm.ipynb #47925ee0
-class LLM(LLMEngine):
-    """A model, its KV cache and the loop around them, behind vLLM's names.
-
-    `model`: a Hugging Face folder, a GGUF file or a hub id; None is the default model, fetched once. Sizes of the cache:
-    `num_gpu_blocks_override`, else `kv_cache_memory_bytes`, else `gpu_memory_utilization` (on a CPU a fraction of the available memory).
-    Raises ValueError or TypeError, naming what was given and what is allowed, for anything that cannot be honoured.
-    """
-
-    @no_type_check
-    def __init__(self, model: str | Path | None = None, *, tokenizer: str | Path | None = None, skip_tokenizer_init: bool = False,
-                 dtype: str | torch.dtype = 'auto', device: str | torch.device = 'auto', seed: int = 0, max_model_len: int | None = None,
-                 block_size: int = 16, gpu_memory_utilization: float | None = None, kv_cache_memory_bytes: int | None = None,
-                 num_gpu_blocks_override: int | None = None, max_num_seqs: int = 256, max_num_batched_tokens: int = 2048,
-                 max_num_scheduled_tokens: int | None = None, enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True,
-                 scheduling_policy: str = 'fcfs', long_prefill_token_threshold: int = 0, **unknown):
-        refuse_unknown('LLM', unknown, LLM.__init__)
-        if isinstance(seed, bool) or not isinstance(seed, int): raise TypeError(f'seed must be an int, got {seed!r}')
-        if skip_tokenizer_init and tokenizer is not None: raise ValueError(f'tokenizer={str(tokenizer)!r} does nothing with skip_tokenizer_init=True')
-        limits = dict(block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
-                      max_num_scheduled_tokens=max_num_scheduled_tokens, enable_prefix_caching=enable_prefix_caching, policy=scheduling_policy,
-                      enable_chunked_prefill=enable_chunked_prefill, long_prefill_token_threshold=long_prefill_token_threshold)
-        memory = dict(gpu_memory_utilization=gpu_memory_utilization, kv_cache_memory_bytes=kv_cache_memory_bytes,
-                      num_gpu_blocks_override=num_gpu_blocks_override)
-        self.folder = resolve_model(model)
-        self.config = config = ModelConfig.from_folder(self.folder)
-        text = None if skip_tokenizer_init else Tokenizer.from_folder(self.folder if tokenizer is None else resolve_model(tokenizer))
-        device = pick_device(device)
-        scheduler, runner = build_parts(self.folder, config, pick_dtype(dtype, config, device), device, max_model_len, memory, limits)
-        super().__init__(scheduler, runner, vocab_size=config.vocab_size, tokenizer=text, seed=seed,
-                         eos_token_ids={*config.eos_token_ids, *(text.eos_token_ids if text else ())})
+# %% ../../nbs/65_llm.ipynb #ae42ed0a
+class OfflineEngine(LLMEngine):
+    "An engine that answers whole calls, `generate`, `chat` and `stream` as vLLM's LLM does, over parts that somebody built."
 
     @no_type_check
     def generate(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
                  use_tqdm: bool | Callable = True, priority: int | Sequence[int] | None = None) -> list[RequestOutput]:
-        "Finishes every prompt and returns the outputs in the prompts' order. Interrupted, it frees what it held; other requests go on."
+        "Finishes every prompt; outputs in the prompts' order. Interrupted, it frees what it held, and other requests go on."
         asked = check_call(self, prompts, sampling_params, priority)
         done = {}
         with progress(use_tqdm, len(asked)) as advance, closing(self._serve(asked)) as served:
@@ -184,7 +141,7 @@ class LLM(LLMEngine):
     @no_type_check
     def stream(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
                priority: int | Sequence[int] | None = None) -> Iterator[RequestOutput]:
-        "Yields an output whenever a step has brought one of the prompts tokens: `outputs[0].delta` is the new text, `.text` all of it."
+        "An output whenever a step has brought one of the prompts tokens: `outputs[0].delta` is the new text, `.text` all of it."
         asked = check_call(self, prompts, sampling_params, priority)    # now, not at the first `next`
         return (state.read() for state in self._serve(asked))
 
@@ -192,16 +149,79 @@ class LLM(LLMEngine):
     def chat(self, messages: Sequence, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
              use_tqdm: bool | Callable = True, priority: int | Sequence[int] | None = None, **template) -> list[RequestOutput]:
         "`generate` for one conversation or a list of them; `template` are the arguments of `preprocess_chat`."
-        return self.generate(self.preprocess_chat(messages, **template), sampling_params, use_tqdm=use_tqdm, priority=priority)
+        prompts = self.preprocess_chat(messages, **template)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
 
     @no_type_check
     def preprocess_chat(self, messages: Sequence, *, chat_template: str | None = None, add_generation_prompt: bool = True,
                         continue_final_message: bool = False, tools: Sequence[Mapping] | None = None,
                         chat_template_kwargs: Mapping[str, Any] | None = None) -> list[dict]:
         "The conversations as prompts, for `stream` or `add_request`."
-        return chat_prompts(self.tokenizer, messages, {**(chat_template_kwargs or {}), 'chat_template': chat_template, 'tools': tools,
-                            'add_generation_prompt': add_generation_prompt, 'continue_final_message': continue_final_message})
+        options = dict(chat_template=chat_template, add_generation_prompt=add_generation_prompt, tools=tools,
+                       continue_final_message=continue_final_message)
+        return chat_prompts(self.tokenizer, messages, {**(chat_template_kwargs or {}), **options})
 
-    def __repr__(self) -> str: return f'LLM({self.folder.name!r}, {str(self.runner.kv_cache.dtype)[6:]} on {self.runner.device}, {self.scheduler})'
+# %% ../../nbs/65_llm.ipynb #3e2cbb88
+def refuse_unknown(what: str, given: Mapping[str, Any], function: Callable) -> None:
+    "Raises TypeError for the first of the `given` arguments, naming those that `function` takes."
+    if not given: return
+    known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD and p.name != 'self']
+    raise TypeError(f'{what} has no argument {next(iter(given))!r}; it has {", ".join(known)}')
+
+# %% ../../nbs/65_llm.ipynb #47925ee0
+def llm_html(llm: 'LLM') -> str:
+    "What the engine is and what binds it, as a table for notebooks."
+    cache, limits, c, scheduler = llm.runner.kv_cache, llm.scheduler.config, llm.config, llm.scheduler
+    names = ('num_layers', '', 'num_blocks', 'block_size', 'num_kv_heads', 'head_dim')
+    shape = ', '.join(f'{name}={size}' if name else str(size) for name, size in zip(names, cache.shape))
+    rows = {
+        'model': f'{c.architecture}, {c.num_layers} layers, hidden_size {c.hidden_size}, {c.num_heads} heads over '
+                 f'{c.num_kv_heads} K/V heads, vocab_size {c.vocab_size}',
+        'weights': f'{str(cache.dtype)[6:]} on {llm.runner.device}',
+        'KV cache': f'[{shape}]: {limits.num_blocks * limits.block_size} tokens, {cache.nbytes / 2**20:.1f} MiB',
+        'limits': f'{limits.max_model_len} tokens a sequence, '
+                  f'{limits.token_budget} tokens and {limits.max_num_seqs} requests a step',
+        'now': f'{len(scheduler.running)} requests run, {len(scheduler.waiting)} wait, '
+               f'{scheduler.pool.num_used_blocks} blocks used'}
+    cell = lambda tag, text: f'<{tag} style="text-align:left">{escape(text)}</{tag}>'
+    return f'<table>{"".join("<tr>" + cell("th", k) + cell("td", v) + "</tr>" for k, v in rows.items())}</table>'
+
+# %% ../../nbs/65_llm.ipynb #a715a6ea
+class LLM(OfflineEngine):
+    """A model, its KV cache and the loop around them, behind vLLM's names.
+
+    `model`: a Hugging Face folder, a GGUF file or a hub id; None is the default model, fetched once. Size of the cache:
+    `num_gpu_blocks_override`, else `kv_cache_memory_bytes`, else `gpu_memory_utilization` (on a CPU, of what is available).
+    Raises ValueError or TypeError, naming what was given and what is allowed, for anything that cannot be honoured.
+    """
+
+    @no_type_check
+    def __init__(self, model: str | Path | None = None, *, tokenizer: str | Path | None = None, skip_tokenizer_init: bool = False,
+                 dtype: str | torch.dtype = 'auto', device: str | torch.device = 'auto', seed: int = 0,
+                 max_model_len: int | None = None, block_size: int = 16, gpu_memory_utilization: float | None = None,
+                 kv_cache_memory_bytes: int | None = None, num_gpu_blocks_override: int | None = None, max_num_seqs: int = 256,
+                 max_num_batched_tokens: int = 2048, max_num_scheduled_tokens: int | None = None,
+                 enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True, scheduling_policy: str = 'fcfs',
+                 long_prefill_token_threshold: int = 0, **unknown):
+        refuse_unknown('LLM', unknown, LLM.__init__)
+        if skip_tokenizer_init and tokenizer is not None:
+            raise ValueError(f'tokenizer={str(tokenizer)!r} does nothing with skip_tokenizer_init=True')
+        limits = dict(block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
+                      max_num_scheduled_tokens=max_num_scheduled_tokens, enable_prefix_caching=enable_prefix_caching,
+                      enable_chunked_prefill=enable_chunked_prefill, policy=scheduling_policy,
+                      long_prefill_token_threshold=long_prefill_token_threshold)
+        memory = dict(gpu_memory_utilization=gpu_memory_utilization, kv_cache_memory_bytes=kv_cache_memory_bytes,
+                      num_gpu_blocks_override=num_gpu_blocks_override)
+        self.folder, seed = resolve_model(model), whole_number('seed', seed, -2**63, 2**63 - 1)
+        self.config = config = ModelConfig.from_folder(self.folder)
+        text = None if skip_tokenizer_init else Tokenizer.from_folder(resolve_model(tokenizer or self.folder))
+        device = pick_device(device)
+        dtype = pick_dtype(dtype, config, device)
+        scheduler, runner = build_parts(self.folder, config, dtype, device, max_model_len, memory, limits)
+        super().__init__(scheduler, runner, vocab_size=config.vocab_size, tokenizer=text, seed=seed,
+                         eos_token_ids={*config.eos_token_ids, *(text.eos_token_ids if text else ())})
+
+    def __repr__(self) -> str:
+        return f'LLM({self.folder.name!r}, {str(self.runner.kv_cache.dtype)[6:]} on {self.runner.device}, {self.scheduler})'
 
     def _repr_html_(self) -> str: return llm_html(self)

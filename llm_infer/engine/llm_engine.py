@@ -26,7 +26,7 @@ from ..text.tokenizer import Detokenizer, Tokenizer
 
 # %% ../../nbs/64_engine.ipynb #8fd750af
 class HeldInterrupts:
-    "`with HeldInterrupts() as held:` keeps Ctrl-C waiting until the end of the block; `with held.let_through():` hears it inside."
+    "`with HeldInterrupts() as held:` keeps Ctrl-C waiting to the end of the block; `with held.let_through():` hears it inside."
 
     def __enter__(self) -> 'HeldInterrupts':
         self.waiting: tuple | None = None
@@ -91,37 +91,41 @@ class RequestState:
                              self.finish_reason is not None, request.num_cached_tokens)
 
 # %% ../../nbs/64_engine.ipynb #2ac9870c
-def build_request(request_id: str, prompt: ParsedPrompt, params: SamplingParams, *, eos_token_ids: frozenset[int], max_model_len: int,
-                  priority: int, seed: int) -> Request:
-    "The scheduler's request for a checked prompt and its sampling parameters."
+def build_request(request_id: str, prompt: ParsedPrompt, params: SamplingParams, *, eos_token_ids: frozenset[int],
+                  max_model_len: int, priority: int, seed: int) -> Request:
+    "The scheduler's request for a checked prompt and its sampling parameters; `seed` is for those that bring none."
     return Request(request_id, prompt.token_ids, max_tokens=max_model_len if params.max_tokens is None else params.max_tokens,
-                   eos_token_ids=frozenset() if params.ignore_eos else eos_token_ids, stop_token_ids=frozenset(params.stop_token_ids or ()),
-                   priority=priority, cache_salt=prompt.cache_salt, sampling_params=params, seed=seed if params.seed is None else params.seed)
+                   eos_token_ids=() if params.ignore_eos else eos_token_ids, stop_token_ids=params.stop_token_ids,
+                   priority=priority, cache_salt=prompt.cache_salt, sampling_params=params,
+                   seed=seed if params.seed is None else params.seed)
 
 # %% ../../nbs/64_engine.ipynb #69ff9cdd
-def check_call(engine: 'LLMEngine', prompts: Any, sampling_params: Any, priority: Any) -> list[tuple[ParsedPrompt, SamplingParams, int]]:
-    "Each prompt of a call with its sampling parameters and priority, all checked. Raises ValueError or TypeError; nothing is added."
+def check_call(engine: 'LLMEngine', prompts: Any, sampling_params: Any,
+               priority: Any) -> list[tuple[ParsedPrompt, SamplingParams, int]]:
+    "Each prompt of a call with its sampling parameters and priority, all checked. Raises ValueError or TypeError."
     config = engine.scheduler.config
     parsed = parse_prompts(prompts, engine.tokenizer, engine.vocab_size, config.max_model_len)
     params = one_for_each('sampling_params', sampling_params, len(parsed), SamplingParams, SamplingParams())
     priorities = one_for_each('priority', priority, len(parsed), int, 0)
     for p in params: p.check_vocab(engine.vocab_size)
     if any(priorities) and config.policy != 'priority':
-        raise ValueError(f"priority {max(priorities, key=abs)} does nothing here: it needs scheduling_policy='priority', this engine has {config.policy!r}")
+        given = max(priorities, key=abs)
+        raise ValueError(f"priority {given} needs scheduling_policy='priority', this engine has {config.policy!r}")
     return list(zip(parsed, params, priorities))
 
 # %% ../../nbs/64_engine.ipynb #5b255c4c
 def add_to_engine(engine: 'LLMEngine', asked: tuple[ParsedPrompt, SamplingParams, int], mailbox: dict[str, RequestState],
                   request_id: str | None = None) -> str:
-    "Adds one checked request with its mailbox; returns its id, by default its number of arrival. Raises ValueError for an id in use."
+    "Adds one checked request with its mailbox; returns its id, by default its number of arrival. Raises for an id in use."
     (prompt, params, priority), arrival = asked, engine._num_arrivals
     if request_id is None: request_id = next(i for i in map(str, count(arrival)) if i not in engine._states)
     if not isinstance(request_id, str): raise TypeError(f'request_id must be a str, got {request_id!r}')
     if request_id in engine._states: raise ValueError(f'request_id {request_id!r} is in use by a request that has not ended')
-    request = build_request(request_id, prompt, params, eos_token_ids=engine.eos_token_ids, max_model_len=engine.scheduler.config.max_model_len,
-                            priority=priority, seed=effective_seed(engine.seed, arrival))
-    text = engine.tokenizer is not None and params.detokenize
-    detokenizer = Detokenizer(engine.tokenizer, prompt.token_ids, skip_special_tokens=params.skip_special_tokens) if text else None
+    request = build_request(request_id, prompt, params, eos_token_ids=engine.eos_token_ids, priority=priority,
+                            max_model_len=engine.scheduler.config.max_model_len, seed=effective_seed(engine.seed, arrival))
+    detokenizer = None
+    if engine.tokenizer is not None and params.detokenize:
+        detokenizer = Detokenizer(engine.tokenizer, prompt.token_ids, skip_special_tokens=params.skip_special_tokens)
     engine.scheduler.add_request(request)
     engine._states[request_id] = RequestState(request, prompt.text, detokenizer, mailbox)
     engine._num_arrivals += 1
@@ -152,19 +156,20 @@ class LLMEngine:
         self._num_arrivals = 0
 
     @no_type_check
-    def add_request(self, prompt: Any, sampling_params: SamplingParams | None = None, *, request_id: str | None = None, priority: int = 0) -> str:
-        "Adds one request, whose outputs `step` will return, and returns its id. Raises ValueError or TypeError, and then nothing was added."
+    def add_request(self, prompt: Any, sampling_params: SamplingParams | None = None, *, request_id: str | None = None,
+                    priority: int = 0) -> str:
+        "Adds one request, whose outputs `step` will return, and returns its id. Raises ValueError or TypeError, nothing added."
         asked = check_call(self, prompt, sampling_params, priority)
         if len(asked) != 1: raise ValueError(f'add_request takes one prompt, got a list of {len(asked)}')
         with HeldInterrupts(): return add_to_engine(self, asked[0], self._mailbox, request_id)
 
     def step(self) -> list[RequestOutput]:
-        "One step. Returns what is new for requests that came by `add_request`, also what came while `generate` or a stream was turning."
+        "One step. Returns the news of requests that came by `add_request`, also those that came while another call was turning."
         if self.scheduler.has_unfinished_requests(): self._advance()
         return [self._mailbox.pop(i).read() for i in list(self._mailbox)]
 
     def abort(self, request_ids: str | Iterable[str]) -> None:
-        "Ends requests now and frees their blocks; each has a last output with finish_reason 'abort'. Unknown and finished ids are passed over."
+        "Ends requests now and frees their blocks; each has a last output, finish_reason 'abort'. Other ids are passed over."
         with HeldInterrupts():
             ids = [i for i in ([request_ids] if isinstance(request_ids, str) else request_ids) if i in self._states]
             self.scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)

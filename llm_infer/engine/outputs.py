@@ -43,8 +43,9 @@ class RequestOutput:
         for c in self.outputs:
             ending = c.finish_reason or 'still running'
             parts.append(f'<span style="white-space:pre-wrap">{escape(c.text)}</span>'
-                         f'<div style="opacity:.6;font-size:85%">request {escape(self.request_id)}: {len(self.prompt_token_ids)} prompt tokens'
-                         f' ({self.num_cached_tokens} from cache), {len(c.token_ids)} output tokens, {ending}</div>')
+                         f'<div style="opacity:.6;font-size:85%">request {escape(self.request_id)}: '
+                         f'{len(self.prompt_token_ids)} prompt tokens ({self.num_cached_tokens} from cache), '
+                         f'{len(c.token_ids)} output tokens, {ending}</div>')
         return f'<div style="border-left:3px solid currentColor;padding-left:.8em;margin:.4em 0">{"".join(parts)}</div>'
 
 # %% ../../nbs/62_outputs.ipynb #cd6326a8
@@ -63,7 +64,8 @@ class EngineStats:
         "Counts one step that was carried out."
         self.steps += 1
         for s in plan.scheduled:
-            self.prompt_tokens += max(0, min(s.num_computed_tokens + s.num_scheduled_tokens, s.request.num_prompt_tokens) - s.num_computed_tokens)
+            end = min(s.num_computed_tokens + s.num_scheduled_tokens, s.request.num_prompt_tokens)
+            self.prompt_tokens += max(0, end - s.num_computed_tokens)
             self.prefix_hit_tokens += s.num_cached_tokens
         self.output_tokens += sum(len(u.new_token_ids) for u in updates)
         self.preemptions += len(plan.preempted)
@@ -77,5 +79,6 @@ class EngineStats:
     def __str__(self) -> str:
         rate = lambda n: f'{n / self.seconds:,.1f} tok/s' if self.seconds else '–'
         return (f'{self.steps} steps in {self.seconds:.2f} s; {self.prompt_tokens} prompt tokens ({rate(self.prompt_tokens)}), '
-                f'{self.output_tokens} output tokens ({rate(self.output_tokens)}); {self.prefix_hit_tokens} tokens from the prefix cache, '
-                f'{self.preemptions} preemptions, {self.peak_blocks} blocks at most')
+                f'{self.output_tokens} output tokens ({rate(self.output_tokens)}); '
+                f'{self.prefix_hit_tokens} tokens from the prefix cache, {self.preemptions} preemptions, '
+                f'{self.peak_blocks} blocks at most')

@@ -8,6 +8,7 @@ __all__ = ['is_token_id', 'as_prompt_list', 'check_token_ids', 'ParsedPrompt', '
 # %% ../../nbs/63_prompts.ipynb #dfebba5e
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, no_type_check
 
 from ..sampling.params import SamplingParams
@@ -16,8 +17,9 @@ from ..text.tokenizer import Tokenizer
 # %% ../../nbs/63_prompts.ipynb #908a5782
 def is_token_id(x: Any) -> bool:
     "An integer, numpy's included, but not True or False."
-    return hasattr(x, '__index__') and not isinstance(x, bool) and not hasattr(x, '__len__')
+    return isinstance(x, Integral) and not isinstance(x, bool)
 
+# %% ../../nbs/63_prompts.ipynb #2336711b
 def as_prompt_list(prompts: Any) -> list:
     "One prompt or a list of prompts, as a list of prompts. Raises TypeError for what is neither."
     if isinstance(prompts, (str, Mapping)): return [prompts]
@@ -35,7 +37,7 @@ def check_token_ids(token_ids: Any, vocab_size: int) -> list[int]:
     if isinstance(token_ids, (str, bytes)) or not isinstance(token_ids, Sequence):
         raise TypeError(f'prompt_token_ids must be a list of ints, got {type(token_ids).__name__}')
     for place, token in enumerate(token_ids):
-        if not is_token_id(token): raise TypeError(f'token ids must be ints, got {token!r} ({type(token).__name__}) at place {place}')
+        if not is_token_id(token): raise TypeError(f'token ids must be ints, got {token!r} at place {place}')
     ids = [int(token) for token in token_ids]
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):
         place = next(i for i, token in enumerate(ids) if not 0 <= token < vocab_size)
@@ -53,7 +55,7 @@ class ParsedPrompt:
 # %% ../../nbs/63_prompts.ipynb #db932aaf
 def parse_prompt(prompt: Any, tokenizer: Tokenizer | None, vocab_size: int, max_model_len: int) -> ParsedPrompt:
     "Reads and checks one prompt. Raises TypeError or ValueError saying what was given and what is allowed."
-    fields = prompt if isinstance(prompt, Mapping) else {'prompt': prompt} if isinstance(prompt, str) else {'prompt_token_ids': prompt}
+    fields = prompt if isinstance(prompt, Mapping) else {'prompt' if isinstance(prompt, str) else 'prompt_token_ids': prompt}
     unknown = [str(k) for k in fields if k not in ('prompt', 'prompt_token_ids', 'cache_salt')]
     if unknown: raise ValueError(f'unknown key {unknown[0]!r} in a prompt: allowed are prompt, prompt_token_ids and cache_salt')
     text, token_ids, salt = (fields.get(k) for k in ('prompt', 'prompt_token_ids', 'cache_salt'))
@@ -62,24 +64,25 @@ def parse_prompt(prompt: Any, tokenizer: Tokenizer | None, vocab_size: int, max_
     if salt == '': raise ValueError('cache_salt must not be empty: leave it out to share the cache with everyone')
     if token_ids is None:
         if text is None: raise ValueError(f'a prompt needs the key prompt or prompt_token_ids, got {list(fields)}')
-        if tokenizer is None: raise ValueError('a text prompt needs a tokenizer: this engine has none (skip_tokenizer_init), give prompt_token_ids')
+        if tokenizer is None: raise ValueError('text needs a tokenizer, this engine has none: give prompt_token_ids')
         token_ids = tokenizer.encode(text)
     ids = check_token_ids(token_ids, vocab_size)
     if not ids: raise ValueError('the prompt is empty: it must have at least one token')
     if len(ids) >= max_model_len:
-        raise ValueError(f'the prompt has {len(ids)} tokens; with max_model_len {max_model_len} it may have at most {max_model_len - 1}, '
-                         'so that one more can be generated')
+        raise ValueError(f'the prompt has {len(ids)} tokens; with max_model_len {max_model_len} it may have at most '
+                         f'{max_model_len - 1}, so that one more can be generated')
     return ParsedPrompt(text, ids, salt)
 
 # %% ../../nbs/63_prompts.ipynb #58b6e5b2
 @no_type_check
 def one_for_each(name: str, values: Any, num_prompts: int, kind: type, default: Any) -> list:
-    "`values` as a list with one entry a prompt: None gives the default, a single value is repeated, a list must have the right length."
+    "`values` as a list, one for each prompt: None gives the default, a single value is repeated, a list must be of that length."
     if values is None: values = default
     if isinstance(values, kind): values = [values] * num_prompts
     if not isinstance(values, (list, tuple)) or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
         raise TypeError(f'{name} must be of type {kind.__name__}, or a list with one for each prompt, got {values!r}')
-    if len(values) != num_prompts: raise ValueError(f'{name} has {len(values)} entries for {num_prompts} prompts: give one for all, or one for each')
+    if len(values) != num_prompts:
+        raise ValueError(f'{name} has {len(values)} entries for {num_prompts} prompts: give one for all, or one for each')
     return list(values)
 
 # %% ../../nbs/63_prompts.ipynb #63ed0266

@@ -19,10 +19,11 @@ from torch import Tensor
 from ..config import ModelConfig
 from ..core.scheduler import SchedulerOutput
 from .step_batch import StepBatch
+from ..sampling.params import real_number, whole_number
 
 # %% ../../nbs/61_runner.ipynb #a9aa2b8b
 def available_ram() -> int:
-    "Bytes of memory this process may still take: the system's available memory, or what is left of the container's (cgroup v2) limit."
+    "Bytes that this process may still take: the system's available memory, or what is left of the container's limit (cgroup v2)."
     try: system = next(int(line.split()[1]) * 1024 for line in open('/proc/meminfo') if line.startswith('MemAvailable'))
     except (OSError, StopIteration):                                          # no Linux: count half of the memory there is
         system = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 2 if hasattr(os, 'sysconf') else 4 << 30
@@ -32,21 +33,20 @@ def available_ram() -> int:
 
 # %% ../../nbs/61_runner.ipynb #01ce1564
 def activation_bytes(config: ModelConfig, max_num_batched_tokens: int, max_num_seqs: int, itemsize: int) -> int:
-    "Bytes that the largest step needs beside weights and cache, rounded up generously: the MLP's peak plus six float32 rows of logits a request."
+    "Bytes of the largest step beside weights and cache, generously: the MLP's peak, and six float32 rows of logits a request."
     per_token = 4 * config.hidden_size + 2 * config.qkv_size + 4 * config.intermediate_size
     return max_num_batched_tokens * per_token * itemsize + 6 * max_num_seqs * config.vocab_size * 4
 
 # %% ../../nbs/61_runner.ipynb #68fc0734
 @no_type_check
-def kv_cache_budget(device: torch.device, gpu_memory_utilization: float | None, kv_cache_memory_bytes: int | None, reserve: int) -> int:
-    "Bytes for the KV cache; `reserve` is what a step's activations need. Raises ValueError for a fraction outside (0, 1] or bytes below 1."
-    if kv_cache_memory_bytes is not None:
-        if isinstance(kv_cache_memory_bytes, bool) or not isinstance(kv_cache_memory_bytes, int) or kv_cache_memory_bytes < 1:
-            raise ValueError(f'kv_cache_memory_bytes must be an int of at least 1, got {kv_cache_memory_bytes!r}')
-        return kv_cache_memory_bytes
+def kv_cache_budget(device: torch.device, gpu_memory_utilization: float | None, kv_cache_memory_bytes: int | None,
+                    reserve: int) -> int:
+    """Bytes for the KV cache; `reserve` is what a step's activations need.
+    Raises ValueError or TypeError for a fraction that is not above 0 and up to 1, or bytes below 1."""
+    if kv_cache_memory_bytes is not None: return whole_number('kv_cache_memory_bytes', kv_cache_memory_bytes, 1)
     fraction = gpu_memory_utilization
-    if fraction is not None and not (isinstance(fraction, (int, float)) and not isinstance(fraction, bool) and 0 < fraction <= 1):
-        raise ValueError(f'gpu_memory_utilization must be above 0 and at most 1, got {fraction!r}')
+    if fraction is not None:
+        fraction = real_number('gpu_memory_utilization', fraction, 'above 0 and up to 1', 0, 1, above_low=True)
     if device.type == 'cuda':
         free, total = torch.cuda.mem_get_info(device)
         return max(0, int(total * (.9 if fraction is None else fraction)) - (total - free) - reserve)
@@ -56,17 +56,14 @@ def kv_cache_budget(device: torch.device, gpu_memory_utilization: float | None, 
 @no_type_check
 def num_kv_blocks(config: ModelConfig, *, block_size: int, itemsize: int, max_model_len: int, max_num_seqs: int,
                   budget: Callable[[], int], num_gpu_blocks_override: int | None = None) -> int:
-    "Blocks of the pool: the override, else what `budget()` bytes hold, at most what `max_num_seqs` requests of `max_model_len` can use."
-    if num_gpu_blocks_override is not None:
-        if isinstance(num_gpu_blocks_override, bool) or not isinstance(num_gpu_blocks_override, int) or num_gpu_blocks_override < 1:
-            raise ValueError(f'num_gpu_blocks_override must be an int of at least 1, got {num_gpu_blocks_override!r}')
-        return num_gpu_blocks_override
+    "Blocks of the pool: the override; else what `budget()` bytes hold, at most what `max_num_seqs` requests can ever use."
+    if num_gpu_blocks_override is not None: return whole_number('num_gpu_blocks_override', num_gpu_blocks_override, 1)
     most = max_num_seqs * -(-max_model_len // block_size)
     return min(most, budget() // (block_size * config.kv_bytes_per_token(itemsize)))
 
 # %% ../../nbs/61_runner.ipynb #31e696bb
 def fit_max_model_len(max_model_len: int, num_blocks: int, block_size: int, given_by_user: bool) -> int:
-    "`max_model_len`, lowered to the pool's tokens when it was only a default. Raises ValueError when the user gave it, or when no block fits."
+    "`max_model_len`, lowered to what the pool holds if it was only a default. Raises ValueError if it was given or nothing fits."
     room = num_blocks * block_size
     if max_model_len <= room: return max_model_len
     held = f'the KV cache holds {room} tokens ({num_blocks} blocks of {block_size})'
@@ -80,7 +77,8 @@ def fit_max_model_len(max_model_len: int, num_blocks: int, block_size: int, give
 class ModelRunner:
     "Executes plans: owns the model, its `kv_cache` and the sampler. `execute` is the whole of a step that touches tensors."
 
-    def __init__(self, model: Callable, kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"], sampler: Callable):
+    def __init__(self, model: Callable, kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"],
+                 sampler: Callable):
         self.model, self.kv_cache, self.sampler = model, kv_cache, sampler
 
     @property
@@ -100,4 +98,5 @@ class ModelRunner:
 
     def __repr__(self) -> str:
         shape = ', '.join(map(str, self.kv_cache.shape))
-        return f'ModelRunner(kv_cache=[{shape}] {str(self.kv_cache.dtype)[6:]} on {self.device}, {self.kv_cache.nbytes / 2**20:.1f} MiB)'
+        dtype, size = str(self.kv_cache.dtype)[6:], self.kv_cache.nbytes / 2**20
+        return f'ModelRunner(kv_cache=[{shape}] {dtype} on {self.device}, {size:.2f} MiB)'
