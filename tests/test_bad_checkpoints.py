@@ -141,6 +141,8 @@ BYTES = {
     'an entry that is a number': new_header(lambda h: h | {NORM: 7}),
     'ten thousand other names': (new_header(lambda h: {'x' + name: h[name] for name in h} | names(10_000)), 'is missing'),
 }
+
+
 ENTRIES = {
     'offsets beyond the file': moved(0, 4_000_000),
     'offsets of 2^60': in_header(data_offsets=[0, 2 ** 60]),
@@ -170,7 +172,7 @@ ENTRIES = {
 @pytest.mark.parametrize('case', BYTES | ENTRIES)
 def test_broken_file(case, tmp_path): check_file(case, tmp_path)
 
-
+# %% ../nbs/tests/41_bad_checkpoints.ipynb #03adfe4f
 def check_file(case, folder):
     mutation, good = (BYTES | ENTRIES)[case], save(TENSORS)
     mutate, word = mutation if isinstance(mutation, tuple) else (mutation, 'cannot be read as safetensors')
@@ -325,7 +327,7 @@ TEXTS = {
 @pytest.mark.parametrize('case', VALUES | TEXTS)
 def test_bad_config(case, tmp_path): check_config(case, tmp_path)
 
-
+# %% ../nbs/tests/41_bad_checkpoints.ipynb #5ecf9033
 def check_config(case, folder):
     change, word = (VALUES | TEXTS)[case]
     text = change if isinstance(change, bytes) else json.dumps(CONFIG | change).encode()

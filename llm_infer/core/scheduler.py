@@ -361,8 +361,7 @@ class Scheduler:
     """Decides, step by step, which requests compute how many tokens into which blocks (continuous batching, as in vLLM V1).
 
     `plan = schedule()`, run it, then `update(plan, sampled_token_ids)`, or `cancel(plan)` where it could not be run. A plan may
-    be empty while requests are left (with priorities, the first to run may have to give up its own blocks): then plan again.
-    """
+    be empty while requests are left (with priorities, the first to run may have to give up its own blocks): then plan again."""
 
     def __init__(self, config: SchedulerConfig):
         self.config = config
@@ -404,8 +403,8 @@ class Scheduler:
     def finish_requests(self, request_ids: str | Iterable[str], status: RequestStatus) -> list[Request]:
         "End requests and free their blocks; ids that are not here are passed over. Returns those that ended."
         if not status.is_finished: raise ValueError(f'status must be a finished one, got {status.name}')
-        ids = dict.fromkeys([request_ids] if isinstance(request_ids, str) else request_ids)
-        ended = [self.requests[i] for i in ids if i in self.requests]
+        ids = [request_ids] if isinstance(request_ids, str) else request_ids
+        ended = [self.requests[i] for i in dict.fromkeys(ids) if i in self.requests]
         for request in ended: finish(self, request, status)
         if ended: drop_stopped(self)
         return ended

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MARK', 'UNFINISHED', 'BYTE_TOKEN', 'read_json', 'special_tokens', 'read_chat_templates', 'ChatTemplateError',
-           'compile_template', 'check_messages', 'mark_end', 'cut_at_mark', 'render_chat', 'Tokenizer', 'num_settled',
-           'prompt_tail', 'Detokenizer']
+           'compile_template', 'check_messages', 'mark_end', 'cut_at_mark', 'render_chat', 'pick_chat_template',
+           'Tokenizer', 'num_settled', 'prompt_tail', 'Detokenizer']
 
 # %% ../../nbs/11_tokenizer.ipynb #2fe862cb
 import json
@@ -141,6 +141,14 @@ def render_chat(template: str, messages: Any, *, add_generation_prompt: bool = T
         raise ChatTemplateError(f"the model's chat template fails on this chat: {type(error).__name__}: {error}") from error
     return cut_at_mark(text) if continue_final_message else text
 
+# %% ../../nbs/11_tokenizer.ipynb #c73fc2b8
+def pick_chat_template(templates: Mapping[str, str], with_tools: bool) -> str:
+    "The source of the template for a chat: 'tool_use' where tools are given and there is one, else 'default'. Raises ChatTemplateError."
+    name = 'tool_use' if with_tools and 'tool_use' in templates else 'default'
+    if name in templates: return templates[name]
+    raise ChatTemplateError(f'the model has no {name} chat template (it has: {", ".join(templates) or "none"}): '
+                            'pass chat_template=, or generate from a plain prompt')
+
 # %% ../../nbs/11_tokenizer.ipynb #a3211c1b
 class Tokenizer:
     """A tokenizer and what surrounds it in a model's folder: special tokens, chat templates, ids that end answers.
@@ -191,13 +199,7 @@ class Tokenizer:
     def apply_chat_template(self, messages: Any, *, add_generation_prompt: bool = True, continue_final_message: bool = False,
                             tools: Any = None, chat_template: str | None = None, **variables: Any) -> str:
         "The chat as one string with its special tokens: encode it with `add_special_tokens=False`. Raises ChatTemplateError."
-        if chat_template is None:
-            name = 'tool_use' if tools is not None and 'tool_use' in self.chat_templates else 'default'
-            if name not in self.chat_templates:
-                names = ', '.join(self.chat_templates) or 'none'
-                raise ChatTemplateError(f'the model has no {name} chat template (it has: {names}): '
-                                        'pass chat_template=, or generate from a plain prompt')
-            chat_template = self.chat_templates[name]
+        if chat_template is None: chat_template = pick_chat_template(self.chat_templates, tools is not None)
         return render_chat(chat_template, messages, add_generation_prompt=add_generation_prompt,
                            continue_final_message=continue_final_message, tools=tools, **{**self.special_tokens, **variables})
 
