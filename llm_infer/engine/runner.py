@@ -70,7 +70,7 @@ def fit_max_model_len(max_model_len: int, num_blocks: int, block_size: int, give
     remedy = 'raise kv_cache_memory_bytes, gpu_memory_utilization or num_gpu_blocks_override'
     if room < 2: raise ValueError(f'{held}, and one token of prompt and one of output need 2: {remedy}')
     if given_by_user: raise ValueError(f'max_model_len is {max_model_len}, but {held}: lower the one, or {remedy}')
-    warnings.warn(f'max_model_len lowered from {max_model_len}, the default, to {room}: {held}', stacklevel=2)
+    warnings.warn(f'max_model_len lowered from {max_model_len}, the default, to {room}: {held}', stacklevel=4)
     return room
 
 # %% ../../nbs/61_runner.ipynb #6137f6e7
