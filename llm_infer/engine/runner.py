@@ -46,7 +46,7 @@ def kv_cache_budget(device: torch.device, gpu_memory_utilization: float | None, 
     if kv_cache_memory_bytes is not None: return whole_number('kv_cache_memory_bytes', kv_cache_memory_bytes, 1)
     fraction = gpu_memory_utilization
     if fraction is not None:
-        fraction = real_number('gpu_memory_utilization', fraction, 'above 0 and up to 1', 0, 1, above_low=True)
+        fraction = real_number('gpu_memory_utilization', fraction, 'above 0 and up to 1', 0., 1., above_low=True)
     if device.type == 'cuda':
         free, total = torch.cuda.mem_get_info(device)
         return max(0, int(total * (.9 if fraction is None else fraction)) - (total - free) - reserve)

@@ -7,10 +7,10 @@ __all__ = ['token_positions', 'pad_block_table', 'token_slots', 'scheduled_token
            'step_batch_html']
 
 # %% ../../nbs/60_step_batch.ipynb #a2ed9ec6
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import chain
-from typing import Sequence
 
 import numpy as np
 import torch
