@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['STEM', 'EOS', 'ALL', 'FAR', 'VARIANTS', 'Scope', 'token_at', 'Looked', 'Hidden', 'World', 'restore', 'entry',
-           'places', 'arrive', 'planned', 'arrivals', 'compute', 'outputs', 'steps', 'cancelled_step', 'state_of',
-           'hash_of', 'check_state', 'Explorer', 'explore', 'way_to', 'longest_way', 'scopes', 'timed',
-           'test_scheduler_small_scope']
+           'places', 'arrive', 'planned', 'arrivals', 'scheduled_positions', 'compute', 'outputs', 'steps',
+           'cancelled_step', 'state_of', 'hash_of', 'check_state', 'Explorer', 'explore', 'way_to', 'longest_way',
+           'scopes', 'timed', 'test_scheduler_small_scope']
 
 # %% ../nbs/tests/21_scheduler_small_scope.ipynb #15af5413
 import os
 import pickle
+import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,9 +49,9 @@ class Scope:
     @property
     def config(self) -> SchedulerConfig:
         budget = self.budget if self.chunked else max(self.budget, self.max_model_len)
-        return SchedulerConfig(num_blocks=self.num_blocks, block_size=self.block_size, max_model_len=self.max_model_len, max_num_seqs=self.max_num_seqs,
-                               max_num_batched_tokens=budget, enable_chunked_prefill=self.chunked, policy=self.policy,
-                               long_prefill_token_threshold=self.threshold)
+        return SchedulerConfig(num_blocks=self.num_blocks, block_size=self.block_size, max_model_len=self.max_model_len,
+                               max_num_seqs=self.max_num_seqs, max_num_batched_tokens=budget, policy=self.policy,
+                               enable_chunked_prefill=self.chunked, long_prefill_token_threshold=self.threshold)
     @property
     def prompts(self) -> list[tuple[int, int]]:
         "All (shared, length): the stem is left at the end of a whole block of the prompt, or never."
@@ -72,7 +73,7 @@ class Hidden:
     def __init__(self, request_id: str): self.request_id = request_id
     def look(self, *_): raise Looked(self.request_id)
     __len__ = __getitem__ = __iter__ = __index__ = __int__ = __bool__ = __hash__ = __eq__ = look
-    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __neg__ = look
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = look
 
 # %% ../nbs/tests/21_scheduler_small_scope.ipynb #d2856f77
 class World:
@@ -97,7 +98,7 @@ def restore(scope: Scope, scheduler: Scheduler, slots: list) -> World:
 
 
 def entry(request: Request, position: int) -> tuple[int, int, int]:
-    "What the K and V of a request's position are computed from; `sampling_params`, which the scheduler never reads, holds its `shared`."
+    "What the K and V at a position are computed from. A request's `shared` is in its `sampling_params`: nobody reads those here."
     shared = request.sampling_params
     return (0, 0, position + 1) if position < shared else (int(request.request_id), shared, position + 1)
 
@@ -111,18 +112,19 @@ def places(priorities: list[int], scope: Scope, is_last: bool) -> list[int]:
 
 
 def arrive(world: World, priority: int, prompt: tuple[int, int] | None) -> Request:
-    "Add a request, hidden if it has no `prompt`. Its name, which is also its own token, is one that nobody alive and nothing in the cache has."
+    "Add a request, hidden if it has no `prompt`. Its name is also its own token: one that no living request and no slot has."
     used = {int(r.request_id) for r in world.live()} | {e[0] for e in world.slots if e}
     name = next(i for i in range(1, 99) if i not in used)
     shared, length = prompt or (0, 1)
-    request = Request(str(name), [token_at(p, shared, name) for p in range(length)], max_tokens=99, eos_token_ids=(EOS,), priority=priority, sampling_params=shared)
+    prompt_token_ids = [token_at(p, shared, name) for p in range(length)]
+    request = Request(str(name), prompt_token_ids, max_tokens=99, eos_token_ids=(EOS,), priority=priority, sampling_params=shared)
     world.scheduler.add_request(request)
     if not prompt: request.num_tokens = request.num_prompt_tokens = request.all_token_ids = Hidden(request.request_id)
     return request
 
 
 def planned(data: bytes, newcomers: tuple = ()) -> tuple:
-    "A step planned from a pickled world after `newcomers`, (priority, prompt) each, have arrived: newcomers, world, plan. May raise Looked."
+    "A step planned after `newcomers`, (priority, prompt) each, have arrived: newcomers, world, plan. Raises Looked."
     world = pickle.loads(data)
     for newcomer in newcomers: arrive(world, *newcomer)
     return newcomers, world, world.scheduler.schedule()
@@ -141,15 +143,19 @@ def arrivals(data: bytes, num_more: int, priorities: list[int], newcomers: tuple
                 if num_more > 1: yield from arrivals(data, num_more - 1, [*priorities, priority], arrived)
 
 # %% ../nbs/tests/21_scheduler_small_scope.ipynb #dc645091
+def scheduled_positions(s) -> range:
+    return range(s.num_computed_tokens, s.num_computed_tokens + s.num_scheduled_tokens)
+
+
 def compute(world: World, plan) -> None:
     "Write the cache as the model would, then check that each scheduled request reads its own history."
-    size, scheduled = world.scope.block_size, plan.scheduled
-    for s in scheduled:
+    size = world.scope.block_size
+    for s in plan.scheduled:
         for b in s.new_block_ids: world.slots[b * size:(b + 1) * size] = [None] * size
-    for s in scheduled:
-        for p in range(s.num_computed_tokens, s.num_computed_tokens + s.num_scheduled_tokens): world.slots[world.slot(s.request, p)] = entry(s.request, p)
-    for s in scheduled:
-        for p in range(s.num_computed_tokens + s.num_scheduled_tokens): assert world.slots[world.slot(s.request, p)] == entry(s.request, p), (s, p)
+    for s in plan.scheduled:
+        for p in scheduled_positions(s): world.slots[world.slot(s.request, p)] = entry(s.request, p)
+    for s in plan.scheduled:
+        for p in range(scheduled_positions(s).stop): assert world.slots[world.slot(s.request, p)] == entry(s.request, p), (s, p)
 
 
 def outputs(plan, ending=()) -> dict[str, list[int]]:
@@ -163,7 +169,8 @@ def steps(newcomers: tuple, world: World, plan):
     config = world.scheduler.config
     check_plan(world.scheduler, plan, config, in_order=not world.scope.cancels)
     compute(world, plan)
-    may_end = [s.request.request_id for s in plan.scheduled if s.is_sampled and s.request.num_tokens + 1 < config.max_model_len]   # the others end anyway
+    sampled = [s.request for s in plan.scheduled if s.is_sampled]
+    may_end = [r.request_id for r in sampled if r.num_tokens + 1 < config.max_model_len]   # the others end anyway
     after = pickle.dumps((world, plan)) if may_end else None
     for ends in product((False, True), repeat=len(may_end)):
         if any(ends): world, plan = pickle.loads(after)
@@ -175,7 +182,7 @@ def steps(newcomers: tuple, world: World, plan):
 def cancelled_step(world: World, plan) -> World:
     "The world after a planned step that broke off; what it may have written is spoilt."
     for s in plan.scheduled:
-        for p in range(s.num_computed_tokens, s.num_computed_tokens + s.num_scheduled_tokens): world.slots[world.slot(s.request, p)] = None
+        for p in scheduled_positions(s): world.slots[world.slot(s.request, p)] = None
     world.scheduler.cancel(plan)
     return world
 
@@ -190,7 +197,8 @@ def state_of(world: World) -> tuple:
     ranked = world.scope.policy == 'priority'
     for r in living:
         for b in r.block_ids: label.setdefault(b, len(label))
-        requests.append((r.sampling_params, r.num_tokens, r.num_computed_tokens, r.status.value, tuple([label[b] for b in r.block_ids]),
+        table = tuple([label[b] for b in r.block_ids])
+        requests.append((r.sampling_params, r.num_tokens, r.num_computed_tokens, r.status.value, table,
                          ranked and by_rank.index(r), ranked and more and levels.index(r.priority)))
     for block in pool.free_queue: label[block.block_id] = len(label)
     contents = [None] * len(label)
@@ -198,7 +206,8 @@ def state_of(world: World) -> tuple:
         if block.block_hash is None: continue
         name, shared, length = world.slots[(block.block_id + 1) * size - 1]
         if name in place if name else more or any(r.sampling_params >= length for r in living):
-            contents[label[block.block_id]] = place.get(name), shared, length, list(pool.by_hash[block.block_hash]).index(block.block_id)
+            twins = list(pool.by_hash[block.block_hash])   # the first of them is the one that is found
+            contents[label[block.block_id]] = place.get(name), shared, length, twins.index(block.block_id)
     return more, len(scheduler.running), tuple(requests), tuple(contents)
 
 # %% ../nbs/tests/21_scheduler_small_scope.ipynb #ba0ab97a
@@ -217,7 +226,8 @@ def check_state(world: World) -> None:
     for r in world.live():
         for p in range(r.num_computed_tokens): assert world.slots[world.slot(r, p)] == entry(r, p), (r, p)
     for block in pool.blocks:
-        if block.block_hash is not None: assert hash_of(*world.slots[(block.block_id + 1) * size - 1], size) == block.block_hash, block
+        if block.block_hash is None: continue
+        assert hash_of(*world.slots[(block.block_id + 1) * size - 1], size) == block.block_hash, f'{block} holds something else'
     assert world.scheduler.requests or pool.num_free_blocks == world.scope.num_blocks
 
 # %% ../nbs/tests/21_scheduler_small_scope.ipynb #c275343f
@@ -243,7 +253,7 @@ class Explorer:
         "Visit all that can follow state `i`."
         data, self.queue[i] = self.queue[i], None
         world = pickle.loads(data)
-        living, num_more = world.live(), self.scope.max_requests - world.scheduler.num_arrivals
+        living, num_more = world.live(), self.scope.max_requests - world.scheduler.num_arrivals if self.scope.prompts else 0
         reached = {self.visit(after, i, label) for label, after in steps(*planned(data))} if living else {state_of(world)}
         self.after_step[i] = [self.index[state] for state in reached] if living else []
         for r in living:
@@ -251,9 +261,9 @@ class Explorer:
             world.scheduler.abort([r.request_id])
             self.visit(world, i, ('abort', r.request_id))
         if self.scope.cancels and living: self.visit(cancelled_step(*planned(data)[1:]), i, ('a step breaks off',))
-        for newcomers, world, plan in arrivals(data, num_more, [r.priority for r in living]) if num_more and self.scope.prompts else ():
+        for newcomers, world, plan in arrivals(data, num_more, [r.priority for r in living]) if num_more else ():
             if newcomers[-1][1]: reached |= {self.visit(after, i, label) for label, after in steps(newcomers, world, plan)}
-            else: assert self.without_newest(world, plan) in reached, f'an arrival that was not looked at changed the step: {plan}'
+            else: assert self.without_newest(world, plan) in reached, f'an arrival that was not looked at changed {plan}'
 
     def without_newest(self, world: World, plan) -> tuple:
         "The state after the planned step, the newest request taken out."
@@ -266,12 +276,13 @@ class Explorer:
 
 
 def explore(scope: Scope) -> dict:
-    "Visit every reachable state of `scope`; returns the number of states, of transitions, and of steps on the longest way without outside events."
+    "Visit every reachable state of `scope`; returns the number of states and transitions, and of steps on the longest way."
     found, i = Explorer(scope), 0
     while i < len(found.queue):
         try: found.expand(i)
         except Exception as error:
-            raise AssertionError('\n'.join([f'{scope}', *way_to(i, found.came_from), f'then {type(error).__name__}: {error}'])) from error
+            way = [*way_to(i, found.came_from), f'then {type(error).__name__}: {error}']
+            raise AssertionError('\n'.join([f'{scope}', *way])) from error
         i += 1
     return dict(states=i, transitions=found.num_transitions, longest=longest_way(found.after_step, scope, found.came_from))
 
@@ -283,7 +294,8 @@ def way_to(i: int, came_from: list) -> list[str]:
         i, (event, *details) = came_from[i]
         if event == 'step':
             newcomers, ending = details
-            arrive = [f'({"all" if shared == ALL else shared} shared of {length}, priority {priority / FAR:g}) arrives' for priority, (shared, length) in newcomers]
+            arrive = [f'a prompt of {length} arrives ({"all" if shared == ALL else shared} shared, priority {priority / FAR:g})'
+                      for priority, (shared, length) in newcomers]
             way.append(', '.join([*arrive, 'a step', *(f'{name} ends' for name in ending)]))
         else: way.append(' '.join([event, *details]))
     return way[::-1]
@@ -321,13 +333,12 @@ def timed(scope: Scope) -> dict:
     return explore(scope) | dict(seconds=time.process_time() - start)
 
 
-def test_scheduler_small_scope(max_blocks: int = 4, processes: int | None = None) -> list[tuple[Scope, dict]]:
-    "The invariants hold in each state of each scope, and no way along steps is without end. `processes`: 1 stays in this one, None is one a core."
+def test_scheduler_small_scope(max_blocks: int = 4, processes: int | None = None) -> None:
+    "In each state of each scope the invariants hold, and its steps have an end. `processes`: 1 is this one, None is one a core."
     todo = scopes(max_blocks, large=bool(os.environ.get('LLM_INFER_LARGE_SCOPE')))
     if processes == 1: found = [timed(scope) for scope in todo]
     else:   # fresh processes: they have no type checker switched on, which would make them four times as slow
         with ProcessPoolExecutor(processes, get_context('spawn')) as pool: found = list(pool.map(timed, todo))
-    total = {k: sum(f[k] for f in found) for k in ('states', 'transitions', 'seconds')}
-    if processes != 1: print(f'{total["seconds"]:.0f} processor seconds')
-    print(f'{len(todo)} scopes, {total["states"]:,} states, {total["transitions"]:,} transitions; all requests end in at most {max(f["longest"] for f in found) + 1} steps')
-    return list(zip(todo, found))
+        print(f'{sum(f["seconds"] for f in found):.0f} processor seconds')
+    states, transitions, longest = sum(f['states'] for f in found), sum(f['transitions'] for f in found), max(f['longest'] for f in found)
+    print(f'{len(todo)} scopes: {states:,} states, {transitions:,} transitions; at most {longest + 1} steps until all have ended')
