@@ -26,7 +26,7 @@ class Step(Protocol):
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]     # q, k, v, key_cache, value_cache -> like q
 
 # %% ../../nbs/38_attention_backends.ipynb #c9cd45f5
-def paged(step: Step, cu_seqlens: Int32[Tensor, "num_reqs+1"], scale: float) -> Attend:
+def paged(step: Step, cu_seqlens: Int32[Tensor, "num_reqs_plus_1"], scale: float) -> Attend:
     "One call for all requests, which reads everything through the cache (vLLM's v1 engine)."
     def attend(q, k, v, key_cache, value_cache):
         return attention(q, key_cache, value_cache, step.block_table, cu_seqlens, step.seq_lens, scale)
@@ -41,7 +41,7 @@ class Part(NamedTuple):
     seq_lens: Int32[Tensor, "num_part_reqs"]
 
 # %% ../../nbs/38_attention_backends.ipynb #76e2ce91
-def part_of(step: Step, cu_seqlens: Int32[Tensor, "num_reqs+1"], reqs: list[int]) -> Part:
+def part_of(step: Step, cu_seqlens: Int32[Tensor, "num_reqs_plus_1"], reqs: list[int]) -> Part:
     "The requests `reqs` of a step."
     starts, device = cu_seqlens.tolist(), cu_seqlens.device
     rows = [range(starts[req], starts[req + 1]) for req in reqs]
@@ -59,7 +59,7 @@ def attend_part(part: Part, out: Float[Tensor, "num_rows num_heads head_dim"], q
         out[part.rows] = attention(q[part.rows], key_cache, value_cache, part.block_table, part.cu_seqlens, part.seq_lens, scale)
 
 # %% ../../nbs/38_attention_backends.ipynb #22d7d39f
-def split(step: Step, cu_seqlens: Int32[Tensor, "num_reqs+1"], scale: float) -> Attend:
+def split(step: Step, cu_seqlens: Int32[Tensor, "num_reqs_plus_1"], scale: float) -> Attend:
     "A call for the requests with several new tokens and a call for those with one, both through the cache."
     query_lens = step.cu_seqlens.diff().tolist()
     kinds = [[req for req, n in enumerate(query_lens) if (n == 1) == single] for single in (False, True)]
@@ -72,7 +72,7 @@ def split(step: Step, cu_seqlens: Int32[Tensor, "num_reqs+1"], scale: float) -> 
     return attend
 
 # %% ../../nbs/38_attention_backends.ipynb #59adb2e0
-def contiguous_prefill(step: Step, cu_seqlens: Int32[Tensor, "num_reqs+1"], scale: float) -> Attend:
+def contiguous_prefill(step: Step, cu_seqlens: Int32[Tensor, "num_reqs_plus_1"], scale: float) -> Attend:
     """Prompts attend to the step's own k and v, decodes read the cache (vLLM's v0 engine).
 
     Raises ValueError for several new tokens that are not their request's whole sequence: a chunk, or what a prefix hit left."""
