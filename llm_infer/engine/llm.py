@@ -18,9 +18,11 @@ import torch
 
 from ..config import ModelConfig, SchedulerConfig
 from ..core.scheduler import Scheduler
+from .cuda_graphs import DecodeGraphs, capture_sizes, pick_eager
 from .llm_engine import LLMEngine, RequestState, check_call
 from .outputs import RequestOutput
 from .runner import ModelRunner, activation_bytes, fit_max_model_len, kv_cache_budget, num_kv_blocks
+from ..kernels.attention_backends import pick_attention_backend
 from ..model.default_model import resolve_model
 from ..model.llama import Llama, new_kv_cache
 from ..model.weights import load_weights
@@ -63,7 +65,8 @@ def pick_max_model_len(max_model_len: int | None, config: ModelConfig) -> int:
 
 # %% ../../nbs/65_llm.ipynb #60172a7f
 def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, max_model_len: int | None,
-                memory: Mapping[str, Any], limits: Mapping[str, Any]) -> tuple[Scheduler, ModelRunner]:
+                memory: Mapping[str, Any], limits: Mapping[str, Any], attention_backend: str = 'paged',
+                enforce_eager: bool | None = None) -> tuple[Scheduler, ModelRunner]:
     """Reads the weights, sizes the cache, and gives a scheduler and a runner that fit each other.
 
     `memory`: `gpu_memory_utilization`, `kv_cache_memory_bytes`, `num_gpu_blocks_override`; `limits`: fields of SchedulerConfig.
@@ -71,8 +74,11 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
     """
     length, given = pick_max_model_len(max_model_len, config), max_model_len is not None
     most = SchedulerConfig(num_blocks=2**40, max_model_len=length, **limits)      # every limit but the pool's is checked here
+    backend = pick_attention_backend(attention_backend, most.enable_prefix_caching, most.enable_chunked_prefill)
+    sizes = [] if pick_eager(enforce_eager, device, backend) else capture_sizes(most.max_num_seqs)
     def count_blocks():
-        reserve = activation_bytes(config, most.max_num_batched_tokens, most.max_num_seqs, dtype.itemsize)
+        steps = [(most.max_num_batched_tokens, most.max_num_seqs), *((size, size) for size in sizes[-1:])]   # graphs have their own
+        reserve = sum(activation_bytes(config, *step, dtype.itemsize) for step in steps)
         budget = lambda: kv_cache_budget(device, memory['gpu_memory_utilization'], memory['kv_cache_memory_bytes'], reserve)
         return num_kv_blocks(config, block_size=most.block_size, itemsize=dtype.itemsize, max_model_len=length, budget=budget,
                              max_num_seqs=most.max_num_seqs, num_gpu_blocks_override=memory['num_gpu_blocks_override'])
@@ -85,7 +91,9 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
         length = fit_max_model_len(length, num_blocks, most.block_size, given)
     scheduler = Scheduler(SchedulerConfig(num_blocks=num_blocks, max_model_len=length, **limits))
     kv_cache = new_kv_cache(config, num_blocks, most.block_size, dtype, device)
-    return scheduler, ModelRunner(Llama(config, weights, max_model_len=length), kv_cache, Sampler())
+    model = Llama(config, weights, length, backend)
+    if sizes: model = DecodeGraphs(model, kv_cache, length, config.vocab_size, sizes)
+    return scheduler, ModelRunner(model, kv_cache, Sampler())
 
 # %% ../../nbs/65_llm.ipynb #d783212a
 def chat_prompts(tokenizer: Tokenizer | None, messages: Any, options: Mapping[str, Any]) -> list[dict]:
@@ -192,6 +200,8 @@ class LLM(OfflineEngine):
 
     `model`: a Hugging Face folder, a GGUF file or a hub id; None is the default model, fetched once. Size of the cache:
     `num_gpu_blocks_override`, else `kv_cache_memory_bytes`, else `gpu_memory_utilization` (on a CPU, of what is available).
+    `attention_backend`: 'paged', 'split' or 'contiguous_prefill'; `enforce_eager`: True for no CUDA graphs, False for an error
+    where there can be none, None for graphs where they can be.
     Raises ValueError or TypeError, naming what was given and what is allowed, for anything that cannot be honoured.
     """
 
@@ -202,7 +212,8 @@ class LLM(OfflineEngine):
                  kv_cache_memory_bytes: int | None = None, num_gpu_blocks_override: int | None = None, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2048, max_num_scheduled_tokens: int | None = None,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True, scheduling_policy: str = 'fcfs',
-                 long_prefill_token_threshold: int = 0, **unknown):
+                 long_prefill_token_threshold: int = 0, attention_backend: str = 'paged', enforce_eager: bool | None = None,
+                 **unknown):
         refuse_unknown('LLM', unknown, LLM.__init__)
         if skip_tokenizer_init and tokenizer is not None:
             raise ValueError(f'tokenizer={str(tokenizer)!r} does nothing with skip_tokenizer_init=True')
@@ -217,7 +228,8 @@ class LLM(OfflineEngine):
         text = None if skip_tokenizer_init else Tokenizer.from_folder(resolve_model(tokenizer or self.folder))
         device = pick_device(device)
         dtype = pick_dtype(dtype, config, device)
-        scheduler, runner = build_parts(self.folder, config, dtype, device, max_model_len, memory, limits)
+        scheduler, runner = build_parts(self.folder, config, dtype, device, max_model_len, memory, limits, attention_backend,
+                                        enforce_eager)
         super().__init__(scheduler, runner, vocab_size=config.vocab_size, tokenizer=text, seed=seed,
                          eos_token_ids={*config.eos_token_ids, *(text.eos_token_ids if text else ())})
 

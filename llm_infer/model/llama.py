@@ -6,14 +6,14 @@
 __all__ = ['Batch', 'LayerWeights', 'layer_weights', 'project_heads', 'new_kv_cache', 'split_last_layer', 'Llama']
 
 # %% ../../nbs/41_llama.ipynb #3235e83f
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 from ..config import ModelConfig
-from ..kernels.attention import attention
+from ..kernels.attention_backends import paged
 from ..kernels.embedding import embedding, gather_rows
 from ..kernels.kv_write import kv_write
 from ..kernels.rms_norm import add_rms_norm, rms_norm
@@ -83,11 +83,12 @@ def split_last_layer(layer: LayerWeights, q_size: int) -> tuple[LayerWeights, La
 # %% ../../nbs/41_llama.ipynb #f29c82fc
 class Llama:
     "A decoder of the Llama family (Touvron et al., 2023) over a paged KV cache; `weights` as `load_weights` gives them."
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], max_model_len: int):
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor], max_model_len: int,
+                 attention_backend: Callable = paged):
         if not 1 <= max_model_len <= config.max_position_embeddings:
             raise ValueError(f'max_model_len must be from 1 to max_position_embeddings = {config.max_position_embeddings}, '
                              f'got {max_model_len}')
-        self.config, self.max_model_len = config, max_model_len
+        self.config, self.max_model_len, self.attention_backend = config, max_model_len, attention_backend
         self.embed_tokens, self.norm, self.lm_head = weights['embed_tokens'], weights['norm'], weights['lm_head']
         self.layers = [layer_weights(weights, i) for i in range(config.num_layers)]
         self.last_q, self.last_kv = split_last_layer(self.layers[-1], config.q_size)
@@ -97,7 +98,8 @@ class Llama:
     def __call__(self, batch: Batch, kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"]
                  ) -> Float[Tensor, "num_sampled vocab_size"]:
         "Run one step: write K and V of its tokens into `kv_cache`, in place; return float32 logits of `batch.logits_indices`."
-        c, eps, rows, cu_seqlens = self.config, self.config.rms_norm_eps, batch.logits_indices, batch.cu_seqlens
+        c, eps, rows = self.config, self.config.rms_norm_eps, batch.logits_indices
+        attend = self.attention_backend(batch, batch.cu_seqlens, c.head_dim ** -0.5)
         following_norms = [layer.input_norm for layer in self.layers[1:]] + [self.norm]
         residual = embedding(batch.input_ids, self.embed_tokens)
         x = rms_norm(residual, self.layers[0].input_norm, eps)
@@ -111,10 +113,11 @@ class Llama:
                 apply_rope(no_q, k, batch.positions, self.cos_sin)
                 kv_write(k, v, key_cache, value_cache, batch.slot_mapping)
                 if len(rows) == 0: return x.new_empty((0, c.vocab_size), dtype=torch.float32)
-                x, residual, cu_seqlens = gather_rows(x, rows), gather_rows(residual, rows), batch.logits_cu_seqlens
+                x, residual = gather_rows(x, rows), gather_rows(residual, rows)
+                attend = self.attention_backend(batch, batch.logits_cu_seqlens, c.head_dim ** -0.5)
                 q, no_k, _ = project_heads(x, self.last_q, c.num_heads, 0, eps)
                 apply_rope(q, no_k, batch.positions[rows], self.cos_sin)
-            attended = attention(q, key_cache, value_cache, batch.block_table, cu_seqlens, batch.seq_lens, c.head_dim ** -0.5)
+            attended = attend(q, k, v, key_cache, value_cache)
             x = F.linear(attended.flatten(1), layer.o_proj, layer.o_bias)
             add_rms_norm(x, residual, layer.post_attention_norm, eps)
             gate_up = F.linear(x, layer.gate_up_proj, layer.gate_up_bias)
