@@ -11,8 +11,7 @@ import hashlib
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, no_type_check
@@ -26,30 +25,33 @@ from ..text.tokenizer import Detokenizer, Tokenizer
 
 # %% ../../nbs/64_engine.ipynb #8fd750af
 class HeldInterrupts:
-    "`with HeldInterrupts() as held:` keeps Ctrl-C waiting to the end of the block; `with held.let_through():` hears it inside."
+    "`with HeldInterrupts() as held:` keeps Ctrl-C waiting to the end of the block, but for `held.call(f, …)`, which hears it."
 
     def __enter__(self) -> 'HeldInterrupts':
-        self.waiting: tuple | None = None
+        self.waiting, self.open = None, False
         self.handler = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
-        self._hold()
+        if callable(self.handler): signal.signal(signal.SIGINT, self._receive)
         return self
 
-    def __exit__(self, *_) -> None: self._release()
-
-    @contextmanager
-    def let_through(self) -> Iterator[None]:
-        self._release()
-        try: yield
-        finally: self._hold()
-
-    def _hold(self) -> None:
-        if callable(self.handler): signal.signal(signal.SIGINT, self._note)
-
-    def _note(self, *args) -> None: self.waiting = args
-
-    def _release(self) -> None:
+    def __exit__(self, *_) -> None:
         if not callable(self.handler): return
         signal.signal(signal.SIGINT, self.handler)
+        self._deliver()
+
+    def call(self, f: Callable, *args: Any) -> Any:
+        try:
+            self.open = True
+            self._deliver()
+            return f(*args)
+        finally: self.open = False
+
+    def _receive(self, *args) -> None:
+        if self.open:
+            self.open = False   # heard once: a second one waits until the books are right again
+            self.handler(*args)
+        else: self.waiting = args
+
+    def _deliver(self) -> None:
         waiting, self.waiting = self.waiting, None
         if waiting: self.handler(*waiting)
 
@@ -118,9 +120,10 @@ def add_to_engine(engine: 'LLMEngine', asked: tuple[ParsedPrompt, SamplingParams
                   request_id: str | None = None) -> str:
     "Adds one checked request with its mailbox; returns its id, by default its number of arrival. Raises for an id in use."
     (prompt, params, priority), arrival = asked, engine._num_arrivals
-    if request_id is None: request_id = next(i for i in map(str, count(arrival)) if i not in engine._states)
+    taken = engine._states.keys() | mailbox.keys()   # also those whose last news nobody has read yet
+    if request_id is None: request_id = next(i for i in map(str, count(arrival)) if i not in taken)
     if not isinstance(request_id, str): raise TypeError(f'request_id must be a str, got {request_id!r}')
-    if request_id in engine._states: raise ValueError(f'request_id {request_id!r} is in use by a request that has not ended')
+    if request_id in taken: raise ValueError(f'request_id {request_id!r} is in use by a request that has not ended, or whose end was not read')
     request = build_request(request_id, prompt, params, eos_token_ids=engine.eos_token_ids, priority=priority,
                             max_model_len=engine.scheduler.config.max_model_len, seed=effective_seed(engine.seed, arrival))
     detokenizer = None
@@ -136,11 +139,11 @@ def run_step(scheduler: Scheduler, runner: Any, held: HeldInterrupts) -> tuple[S
     "One step, whole or not at all: an exception while the model runs, Ctrl-C among them, cancels the plan and is raised again."
     plan = scheduler.schedule()
     try:
-        with held.let_through(): sampled = runner.execute(plan)      # StepBatch.build, the model, the sampler
+        sampled = held.call(runner.execute, plan)      # StepBatch.build, the model, the sampler
+        return plan, scheduler.update(plan, sampled)
     except BaseException:
-        scheduler.cancel(plan)
+        if scheduler.open_plan is plan: scheduler.cancel(plan)   # a row without its token, too, is found before anything changes
         raise
-    return plan, scheduler.update(plan, sampled)
 
 # %% ../../nbs/64_engine.ipynb #42d1d832
 class LLMEngine:

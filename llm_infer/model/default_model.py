@@ -52,8 +52,8 @@ DEFAULT_MODEL = WheelModel(
 # %% ../../nbs/43_default_model.ipynb #8f0e3ebf
 def cache_folder() -> Path:
     "Where fetched and converted models live: $LLM_INFER_CACHE, else llm_infer under $XDG_CACHE_HOME or ~/.cache."
-    if place := os.environ.get('LLM_INFER_CACHE'): return Path(place).expanduser()
-    return Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'llm_infer'
+    if place := os.environ.get('LLM_INFER_CACHE'): return Path(place).expanduser().absolute()
+    return Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser().absolute() / 'llm_infer'
 
 # %% ../../nbs/43_default_model.ipynb #21ce8ede
 def sha256_of(path: Path) -> str:

@@ -72,7 +72,7 @@ def head_cut(head: Float[Tensor, "num_rows num_candidates"], top_k: Int[Tensor, 
         until = mass.cumsum(-1)
         total = until[:, -1]
         if mass_of_row is not None: total = torch.where((top_k <= num_candidates) | (last == -torch.inf), total, mass_of_row)
-        num_kept = (until - mass < (top_p * total)[:, None]).sum(-1)
+        num_kept = (until - mass < (top_p * total)[:, None]).sum(-1).clamp(min=1)   # top_p may be 0 as a float32
         cut = torch.where(top_p < 1, head.gather(1, num_kept[:, None] - 1)[:, 0].maximum(kth), kth)
     return cut, (torch.where(top_k <= num_candidates, kth, cut) > last) | (last == -torch.inf)
 
