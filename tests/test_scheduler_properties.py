@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from llm_infer.config import SchedulerConfig
 from llm_infer.core.request import Request, RequestStatus
@@ -208,7 +208,8 @@ def add_arrivals(scheduler: Scheduler, workload: Workload, step: int, alone: dic
             request, refused = Request(name, **a.ask, ready=a.ready_after == 0), False
             try: scheduler.add_request(request)
             except ValueError: refused = True
-            assert refused != (0 < num_prompt_tokens < longest), f'a prompt of {num_prompt_tokens}, max_model_len {longest}: {refused=}'
+            fits = 0 < num_prompt_tokens < longest
+            assert refused != fits, f'a prompt of {num_prompt_tokens}, max_model_len {longest}: {refused=}'
             if not refused: alone[name] = (request, *output_alone(request, longest))
             num_refused += refused
         if name in alone and step == a.step + a.ready_after: alone[name][0].ready = True
@@ -216,9 +217,9 @@ def add_arrivals(scheduler: Scheduler, workload: Workload, step: int, alone: dic
 
 
 def abort_due(scheduler: Scheduler, workload: Workload, step: int, alone: dict, while_running: bool) -> int:
-    "Abort the requests whose users give up in this step, of three one before it and two while it runs. Returns the number aborted."
-    due = [f'r{i}' for i, a in enumerate(workload.arrivals) if a.abort_after >= 0 and step == a.step + a.abort_after]
-    due = [name for i, name in enumerate(due) if (i % 3 > 0) == while_running]
+    "Abort those whose users give up in this step: one request of three before it, the others while it runs. Returns how many."
+    due = [i for i, a in enumerate(workload.arrivals) if a.abort_after >= 0 and step == a.step + a.abort_after]
+    due = [f'r{i}' for i in due if (i % 3 > 0) == while_running]
     ended = scheduler.finish_requests(due, RequestStatus.FINISHED_ABORTED)
     assert {r.request_id for r in ended} <= set(due) and all(not r.block_ids and alone[r.request_id][0] is r for r in ended)
     return len(ended)
@@ -278,9 +279,11 @@ def configs(draw) -> SchedulerConfig:
     block_size, spare_blocks = draw(one_of(1, 1, 2, 2, 3, 4, 8, 16, 25)), draw(one_of(0, 0, 0, 0, 1, 2, 4, 9))
     budget, chunked = draw(one_of(8, 12, 16, 24, 5, 3, 2, 1)), draw(one_of(True, True, False))
     return SchedulerConfig(num_blocks=-(-longest // block_size) + spare_blocks, block_size=block_size, max_model_len=longest,
-                           max_num_seqs=draw(one_of(6, 6, 4, 3, 2, 1)), max_num_batched_tokens=budget if chunked else max(budget, longest),
-                           enable_chunked_prefill=chunked, long_prefill_token_threshold=draw(one_of(0, 0, 1, 3)) if chunked else 0,
-                           enable_prefix_caching=draw(one_of(True, True, True, False)), policy=draw(one_of('priority', 'priority', 'fcfs')))
+                           max_num_seqs=draw(one_of(6, 6, 4, 3, 2, 1)),
+                           enable_prefix_caching=draw(one_of(True, True, True, False)),
+                           max_num_batched_tokens=budget if chunked else max(budget, longest), enable_chunked_prefill=chunked,
+                           long_prefill_token_threshold=draw(one_of(0, 0, 1, 3)) if chunked else 0,
+                           policy=draw(one_of('priority', 'priority', 'fcfs')))
 
 
 @st.composite
@@ -289,8 +292,9 @@ def asks(draw, longest: int) -> dict:
     stem, least = draw(st.integers(0, longest // 3)), draw(one_of(1, 1, 1, 1, 0))
     prompt = ([1, 2, 3, 2] * 6)[:stem] + draw(st.lists(st.integers(0, VOCAB - 1), min_size=least, max_size=4))
     return dict(prompt_token_ids=prompt, max_tokens=draw(one_of(9, 12, 20, 6, 3, 2, 1)), min_tokens=draw(one_of(0, 0, 0, 2)),
-                eos_token_ids=draw(one_of((), (), (EOS,))), stop_token_ids=draw(one_of((), (), (STOP,))), priority=draw(st.integers(0, 2)),
-                cache_salt=draw(one_of(None, None, None, 'salt')), skip_reading_prefix_cache=draw(one_of(False, False, False, True)))
+                eos_token_ids=draw(one_of((), (), (EOS,))), stop_token_ids=draw(one_of((), (), (STOP,))),
+                priority=draw(st.integers(0, 2)), cache_salt=draw(one_of(None, None, None, 'salt')),
+                skip_reading_prefix_cache=draw(one_of(False, False, False, True)))
 
 
 @st.composite
@@ -300,14 +304,16 @@ def workloads(draw) -> Workload:
     arrival = st.builds(Arrival, one_of(0, 0, 1, 2, 4, 6), one_of(0, 0, 0, 0, 0, 0, 0, 2), one_of(*[-1] * 8, 0, 0, 1, 2, 4, 9),
                         asks(config.max_model_len))
     arrivals = draw(st.lists(arrival, min_size=num_requests, max_size=num_requests))
-    return Workload(config, arrivals, draw(st.integers(0, 999)), draw(one_of(0, 0, .1, .3)), draw(one_of(0, 0, .5, 1)), draw(one_of(0, .5, .9)))
+    cancel_rate, draft_rate, draft_skill = draw(one_of(0, 0, .1, .3)), draw(one_of(0, 0, .5, 1)), draw(one_of(0, .5, .9))
+    return Workload(config, arrivals, draw(st.integers(0, 999)), cancel_rate, draft_rate, draft_skill)
 
 # %% ../nbs/tests/20_scheduler_properties.ipynb #f84f36ec
-def run_workloads(num_workloads: int) -> Counter:
+def run_workloads(num_workloads: int, phases=tuple(Phase)) -> Counter:
     "What was met in that many random workloads. Where one goes wrong, hypothesis shrinks it and raises its AssertionError."
     seen = Counter()
 
-    @settings(max_examples=num_workloads, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=num_workloads, phases=phases, derandomize=True, database=None, deadline=None,
+              suppress_health_check=list(HealthCheck))
     @given(workloads())
     def run(workload):
         counts = run_workload(workload)
@@ -322,7 +328,8 @@ def test_scheduler_properties(num_workloads: int = 2000) -> None:
     "In any workload every request ends or is refused, its tokens are those it has alone, and the pool is whole at the end."
     seen = run_workloads(num_workloads)
     assert seen['workloads'] >= num_workloads
-    for what in ('refused', 'aborted', 'ended by stop', 'ended by length', 'preempted', 'cancelled', 'prefix hits', 'chunks', 'drafts'):
+    for what in ('refused', 'aborted', 'ended by stop', 'ended by length', 'preempted', 'cancelled', 'prefix hits', 'chunks',
+                 'drafts'):
         times = seen[f'workloads with: {what}']
         assert times >= num_workloads / 20, f'{what}: in {times} of {num_workloads} workloads only'
     for what in sorted(seen): print(f'{seen[what]:7,}  {what}')

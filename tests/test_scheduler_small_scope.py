@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STEM', 'EOS', 'ALL', 'FAR', 'VARIANTS', 'Scope', 'token_at', 'Looked', 'Hidden', 'World', 'restore', 'entry',
-           'places', 'arrive', 'planned', 'arrivals', 'scheduled_positions', 'compute', 'outputs', 'steps',
+           'places', 'arrive', 'tell', 'planned', 'arrivals', 'scheduled_positions', 'compute', 'outputs', 'steps',
            'cancelled_step', 'state_of', 'hash_of', 'check_state', 'Explorer', 'explore', 'way_to', 'longest_way',
            'scopes', 'timed', 'test_scheduler_small_scope']
 
@@ -123,6 +123,11 @@ def arrive(world: World, priority: int, prompt: tuple[int, int] | None) -> Reque
     return request
 
 
+def tell(newcomer: tuple) -> str:
+    priority, (shared, length) = newcomer
+    return f'a prompt of {length} arrives ({"all" if shared == ALL else shared} shared, priority {priority / FAR:g})'
+
+
 def planned(data: bytes, newcomers: tuple = ()) -> tuple:
     "A step planned after `newcomers`, (priority, prompt) each, have arrived: newcomers, world, plan. Raises Looked."
     world = pickle.loads(data)
@@ -167,8 +172,10 @@ def outputs(plan, ending=()) -> dict[str, list[int]]:
 def steps(newcomers: tuple, world: World, plan):
     "All (label, world) after the planned step: any of the sampled requests may end."
     config = world.scheduler.config
-    check_plan(world.scheduler, plan, config, in_order=not world.scope.cancels)
-    compute(world, plan)
+    try:
+        check_plan(world.scheduler, plan, config, in_order=not world.scope.cancels)
+        compute(world, plan)
+    except AssertionError as error: raise AssertionError('\n'.join([*map(tell, newcomers), f'{plan}', f'{error}'])) from None
     sampled = [s.request for s in plan.scheduled if s.is_sampled]
     may_end = [r.request_id for r in sampled if r.num_tokens + 1 < config.max_model_len]   # the others end anyway
     after = pickle.dumps((world, plan)) if may_end else None
@@ -281,12 +288,12 @@ def explore(scope: Scope) -> dict:
     while i < len(found.queue):
         try: found.expand(i)
         except Exception as error:
-            way = [*way_to(i, found.came_from), f'then {type(error).__name__}: {error}']
-            raise AssertionError('\n'.join([f'{scope}', *way])) from error
+            if not isinstance(error, AssertionError): error = f'{type(error).__name__}: {error}'
+            raise AssertionError('\n'.join([f'{scope}', *way_to(i, found.came_from), f'{error}'])) from None
         i += 1
     return dict(states=i, transitions=found.num_transitions, longest=longest_way(found.after_step, scope, found.came_from))
 
-
+# %% ../nbs/tests/21_scheduler_small_scope.ipynb #1ec83b8a
 def way_to(i: int, came_from: list) -> list[str]:
     "The events that led to state `i`, first to last."
     way = []
@@ -294,9 +301,7 @@ def way_to(i: int, came_from: list) -> list[str]:
         i, (event, *details) = came_from[i]
         if event == 'step':
             newcomers, ending = details
-            arrive = [f'a prompt of {length} arrives ({"all" if shared == ALL else shared} shared, priority {priority / FAR:g})'
-                      for priority, (shared, length) in newcomers]
-            way.append(', '.join([*arrive, 'a step', *(f'{name} ends' for name in ending)]))
+            way.append(', '.join([*map(tell, newcomers), 'a step', *(f'{name} ends' for name in ending)]))
         else: way.append(' '.join([event, *details]))
     return way[::-1]
 
@@ -322,7 +327,7 @@ VARIANTS = [dict(max_num_seqs=1), dict(max_num_seqs=2), dict(chunked=False), dic
 def scopes(max_blocks: int = 4, large: bool = False) -> list[Scope]:
     "The scopes of the proof, the largest first."
     grid = list(product(range(max_blocks, 0, -1), (2, 1), (4, 3, 2, 1), ('priority', 'fcfs')))
-    more = [Scope(*g, **v) for g in grid for v in VARIANTS if large or g[0] <= 2]
+    more = [Scope(*g, **v) for g in grid for v in VARIANTS if large or g[0] <= max_blocks - 2]
     four = [Scope(*g, max_requests=4) for g in grid if large and g[0] <= 3]
     return [*four, *(Scope(*g) for g in grid), *more]
 
@@ -340,5 +345,6 @@ def test_scheduler_small_scope(max_blocks: int = 4, processes: int | None = None
     else:   # fresh processes: they have no type checker switched on, which would make them four times as slow
         with ProcessPoolExecutor(processes, get_context('spawn')) as pool: found = list(pool.map(timed, todo))
         print(f'{sum(f["seconds"] for f in found):.0f} processor seconds')
-    states, transitions, longest = sum(f['states'] for f in found), sum(f['transitions'] for f in found), max(f['longest'] for f in found)
+    states, transitions = sum(f['states'] for f in found), sum(f['transitions'] for f in found)
+    longest = max(f['longest'] for f in found)
     print(f'{len(todo)} scopes: {states:,} states, {transitions:,} transitions; at most {longest + 1} steps until all have ended')
