@@ -135,9 +135,8 @@ def planned(data: bytes, newcomers: tuple = ()) -> tuple:
     return newcomers, world, world.scheduler.schedule()
 
 
-def arrivals(data: bytes, num_more: int, priorities: list[int], newcomers: tuple = ()):
+def arrivals(data: bytes, scope: Scope, num_more: int, priorities: list[int], newcomers: tuple = ()):
     "All planned steps after at least one arrival and at most `num_more`; each newcomer stands behind the one before it."
-    scope = pickle.loads(data).scope
     for priority in places(priorities, scope, num_more == 1):
         if newcomers and priority < newcomers[-1][0]: continue
         try: yield planned(data, (*newcomers, (priority, None)))
@@ -145,7 +144,7 @@ def arrivals(data: bytes, num_more: int, priorities: list[int], newcomers: tuple
             for prompt in scope.prompts:
                 arrived = (*newcomers, (priority, prompt))
                 yield planned(data, arrived)
-                if num_more > 1: yield from arrivals(data, num_more - 1, [*priorities, priority], arrived)
+                if num_more > 1: yield from arrivals(data, scope, num_more - 1, [*priorities, priority], arrived)
 
 # %% ../nbs/tests/21_scheduler_small_scope.ipynb #dc645091
 def scheduled_positions(s) -> range:
@@ -200,13 +199,14 @@ def state_of(world: World) -> tuple:
     pool, size, label, requests = scheduler.pool, world.scope.block_size, {}, []
     place = {int(r.request_id): i for i, r in enumerate(living)}
     more = world.scope.max_requests - scheduler.num_arrivals
-    by_rank, levels = sorted(living, key=lambda r: (r.priority, r.arrival)), sorted({r.priority for r in living})
     ranked = world.scope.policy == 'priority'
+    by_rank = sorted(living, key=lambda r: (r.priority, r.arrival)) if ranked else []
+    levels = sorted({r.priority for r in living}) if ranked and more else []
     for r in living:
         for b in r.block_ids: label.setdefault(b, len(label))
         table = tuple([label[b] for b in r.block_ids])
-        requests.append((r.sampling_params, r.num_tokens, r.num_computed_tokens, r.status.value, table,
-                         ranked and by_rank.index(r), ranked and more and levels.index(r.priority)))
+        requests.append((r.sampling_params, r.num_tokens, r.num_computed_tokens, r.status is RequestStatus.PREEMPTED, table,
+                         by_rank.index(r) if by_rank else 0, levels.index(r.priority) if levels else 0))
     for block in pool.free_queue: label[block.block_id] = len(label)
     contents = [None] * len(label)
     for block in pool.blocks:
@@ -261,14 +261,15 @@ class Explorer:
         data, self.queue[i] = self.queue[i], None
         world = pickle.loads(data)
         living, num_more = world.live(), self.scope.max_requests - world.scheduler.num_arrivals if self.scope.prompts else 0
+        priorities = [r.priority for r in living]
         reached = {self.visit(after, i, label) for label, after in steps(*planned(data))} if living else {state_of(world)}
         self.after_step[i] = [self.index[state] for state in reached] if living else []
-        for r in living:
-            world = pickle.loads(data)
+        for n, r in enumerate(living):
+            if n: world = pickle.loads(data)
             world.scheduler.abort([r.request_id])
             self.visit(world, i, ('abort', r.request_id))
         if self.scope.cancels and living: self.visit(cancelled_step(*planned(data)[1:]), i, ('a step breaks off',))
-        for newcomers, world, plan in arrivals(data, num_more, [r.priority for r in living]) if num_more else ():
+        for newcomers, world, plan in arrivals(data, self.scope, num_more, priorities) if num_more else ():
             if newcomers[-1][1]: reached |= {self.visit(after, i, label) for label, after in steps(newcomers, world, plan)}
             else: assert self.without_newest(world, plan) in reached, f'an arrival that was not looked at changed {plan}'
 
@@ -281,7 +282,7 @@ class Explorer:
         world.scheduler.num_arrivals -= 1
         return state_of(world)
 
-
+# %% ../nbs/tests/21_scheduler_small_scope.ipynb #a71ce889
 def explore(scope: Scope) -> dict:
     "Visit every reachable state of `scope`; returns the number of states and transitions, and of steps on the longest way."
     found, i = Explorer(scope), 0
@@ -293,7 +294,7 @@ def explore(scope: Scope) -> dict:
         i += 1
     return dict(states=i, transitions=found.num_transitions, longest=longest_way(found.after_step, scope, found.came_from))
 
-# %% ../nbs/tests/21_scheduler_small_scope.ipynb #1ec83b8a
+
 def way_to(i: int, came_from: list) -> list[str]:
     "The events that led to state `i`, first to last."
     way = []
