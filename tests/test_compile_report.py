@@ -20,7 +20,7 @@ def every_kernel():
     return set(re.findall(r'^def (_\w+_kernel)\(', text, re.M))
 
 def test_report(tmp_path, *options):
-    "No limit is broken, and no kernel is left out. Takes minutes the first time; then Triton finds its cache."
+    "No limit is broken, and no kernel is left out. Takes two minutes the first time; then Triton finds what it compiled."
     command = [sys.executable, root / 'tools' / 'compile_report.py', *options, '--json', tmp_path / 'rows.json']
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]

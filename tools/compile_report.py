@@ -199,7 +199,7 @@ def report(target, op, only=''):
 
 
 HEADER = ('target', 'case', 'kernel', 'tile', 'warps, stages', 'registers', 'spilled', 'shared', 'widest', 'tensor core')
-WIDTHS = (6, 39, 22, 14, 13, 9, 7, 9, 6, 12)
+WIDTHS = (6, 39, 23, 14, 13, 9, 7, 9, 6, 12)
 
 def line(cells): return '| ' + ' | '.join(f'{str(c):{w}}' for c, w in zip(cells, WIDTHS)) + ' |'
 

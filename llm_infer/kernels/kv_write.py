@@ -38,16 +38,17 @@ def _kv_write_kernel(key_ptr, value_ptr, key_cache_ptr, value_cache_ptr, slot_ma
                      BLOCK_HEADS: tl.constexpr, BLOCK_D: tl.constexpr):
     "One program: one token's key and value to its slot, unless that is -1."
     token = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slot_mapping_ptr + token)
-    block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
     heads, dims = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK_D)
-    mask = (slot >= 0) & (heads < HEADS) & (dims < HEAD_DIM)
+    mask = (heads < HEADS) & (dims < HEAD_DIM)
     key = tl.load(key_ptr + token * key_strides[0] + heads * key_strides[1] + dims * key_strides[2], mask)
     value = tl.load(value_ptr + token * value_strides[0] + heads * value_strides[1] + dims * value_strides[2], mask)
-    key_slot = key_cache_ptr + block * key_cache_strides[0] + offset * key_cache_strides[1]
-    value_slot = value_cache_ptr + block * value_cache_strides[0] + offset * value_cache_strides[1]
-    tl.store(key_slot + heads * key_cache_strides[2] + dims * key_cache_strides[3], key, mask)
-    tl.store(value_slot + heads * value_cache_strides[2] + dims * value_cache_strides[3], value, mask)
+    slot = tl.load(slot_mapping_ptr + token)
+    if slot >= 0:
+        block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
+        key_slot = key_cache_ptr + block * key_cache_strides[0] + offset * key_cache_strides[1]
+        value_slot = value_cache_ptr + block * value_cache_strides[0] + offset * value_cache_strides[1]
+        tl.store(key_slot + heads * key_cache_strides[2] + dims * key_cache_strides[3], key, mask)
+        tl.store(value_slot + heads * value_cache_strides[2] + dims * value_cache_strides[3], value, mask)
 
 # %% ../../nbs/32_kv_write.ipynb #89b63322
 def kv_write_triton(key: Float[Tensor, "num_sched_tokens num_kv_heads head_dim"],
