@@ -171,16 +171,16 @@ def attention_cases(target):
         launch = attention_module.launch_for(target, 'prefill', c.head_dim, BF16)
         yield f'{model}, contiguous', partial(attention_module.tiled_attention, *qkv_heads(c), c.head_dim ** -.5, launch)
 
-VOCABULARIES = {'SmolLM2': 49152, 'Llama 3': 128256, 'Qwen 3': 151936}
+VOCABULARIES = (49152, 128256, 151936)   # SmolLM2, Llama 3, Qwen 3
 
 def sampling_cases(target):
     "The sampler's stages on 32 rows of logits."
-    for model, vocab_size in VOCABULARIES.items():
+    for vocab_size in VOCABULARIES:
         logits, floats, ints = empty(32, vocab_size, dtype=torch.float32), empty(32, dtype=torch.float32), empty(32, dtype=torch.int64)
         tables = (empty(40, vocab_size, dtype=dtype) for dtype in (torch.bool, torch.int32))
-        yield f'{model}, penalties', partial(penalties_and_temperature, logits, *tables, ints, *[floats] * 4)
-        yield f'{model}, cut', partial(top_k_top_p_cut, logits, ints, floats, floats)
-        yield f'{model}, draw', partial(exponential_draw, logits, floats, ints)
+        yield f'{vocab_size:,} logits, penalties', partial(penalties_and_temperature, logits, *tables, ints, *[floats] * 4)
+        yield f'{vocab_size:,} logits, cut', partial(top_k_top_p_cut, logits, ints, floats, floats)
+        yield f'{vocab_size:,} logits, draw', partial(exponential_draw, logits, floats, ints)
 
 
 OPS = {'rms_norm': rms_norm_cases, 'rope': rope_cases, 'kv_write': kv_write_cases, 'silu_and_mul': silu_and_mul_cases,

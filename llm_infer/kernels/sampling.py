@@ -59,14 +59,15 @@ def penalties_and_temperature_triton(
         repetition: Float[Tensor, "num_sampled"], frequency: Float[Tensor, "num_sampled"],
         presence: Float[Tensor, "num_sampled"], temperature: Float[Tensor, "num_sampled"]
         ) -> Float[Tensor, "num_sampled vocab_size"]:
-    "`penalties_and_temperature` by the Triton kernel; logits and tables of any strides, the columns contiguous."
+    "`penalties_and_temperature` by the Triton kernel; all tensors of any strides."
     num_sampled, vocab_size = logits.shape
     out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    if num_sampled == 0: return out
     block = min(1024, 1 << (vocab_size - 1).bit_length())
-    if num_sampled: _penalties_kernel[(num_sampled, -(-vocab_size // block))](
-        out, logits, logits.stride(), prompt_mask, prompt_mask.stride(), output_counts, output_counts.stride(), slots,
-        repetition, frequency, presence, temperature, vocab_size, GREEDY_BELOW=GREEDY_BELOW, BLOCK=block, num_warps=4,
-        enable_fp_fusion=False)
+    columns = (column.contiguous() for column in (slots, repetition, frequency, presence, temperature))
+    _penalties_kernel[(num_sampled, -(-vocab_size // block))](
+        out, logits, logits.stride(), prompt_mask, prompt_mask.stride(), output_counts, output_counts.stride(), *columns,
+        vocab_size, GREEDY_BELOW=GREEDY_BELOW, BLOCK=block, num_warps=4, enable_fp_fusion=False)
     return out
 
 # %% ../../nbs/39_sampling_kernels.ipynb #c67a83ed
@@ -89,7 +90,7 @@ def top_k_top_p_cut_reference(logits: Float[Tensor, "num_sampled vocab_size"], t
                               min_p: Float[Tensor, "num_sampled"] | None = None) -> Float[Tensor, "num_sampled"]:
     "`top_k_top_p_cut`, by a full sort and sums in float64."
     vocab_size = logits.shape[1]
-    ordered = logits.sort(-1, descending=True).values
+    ordered = logits.float().sort(-1, descending=True).values
     cut = ordered[:, 0] + (-torch.inf if min_p is None else min_p.log())
     if top_k is not None:
         kth = ordered.gather(1, top_k.clamp(max=vocab_size)[:, None] - 1)[:, 0]
@@ -103,7 +104,7 @@ def top_k_top_p_cut_reference(logits: Float[Tensor, "num_sampled vocab_size"], t
 # %% ../../nbs/39_sampling_kernels.ipynb #10e5b41f
 @triton.jit
 def _key_to_float(key):
-    "The float32 with this int32 key. Keys are ordered as the floats are: the bits, but all flipped save the sign where it is set."
+    "The float32 with this int32 key. Keys are ordered as floats are: they are their bits, flipped below a sign that is set."
     key = tl.maximum(key, -2139095041)                                           # the key of -inf
     return (key ^ ((key >> 31) & 0x7fffffff)).to(tl.float32, bitcast=True)
 
@@ -161,7 +162,7 @@ def _groups_kernel(maxima_ptr, masses_ptr, logits_ptr, strides, top_k_ptr, top_p
     groups = tl.program_id(1) * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
     cols = groups[:, None] * GROUP + tl.arange(0, GROUP)
     wanted = (cols < vocab_size) & _has_cut(top_k_ptr + row, top_p_ptr + row, log_min_p_ptr + row, vocab_size)
-    x = tl.load(logits_ptr + row * strides[0] + cols * strides[1], wanted, float('-inf'))
+    x = tl.load(logits_ptr + row * strides[0] + cols * strides[1], wanted, float('-inf')).to(tl.float32)
     largest = tl.max(x, 1)
     mass = tl.sum(tl.exp(x - tl.maximum(largest, -3e38)[:, None]), 1)            # -inf minus -inf would be NaN
     tl.store(maxima_ptr + row * num_groups + groups, largest, groups < num_groups)
@@ -196,7 +197,7 @@ def _head_kernel(head_ptr, bounds_ptr, sums_ptr, logits_ptr, strides, top_k_ptr,
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     wanted = (cols < vocab_size) & _has_cut(top_k_ptr + row, top_p_ptr + row, log_min_p_ptr + row, vocab_size)
-    x = tl.load(logits_ptr + row * strides[0] + cols * strides[1], wanted, float('-inf'))
+    x = tl.load(logits_ptr + row * strides[0] + cols * strides[1], wanted, float('-inf')).to(tl.float32)
     bound, largest = tl.load(bounds_ptr + row * 2), tl.load(bounds_ptr + row * 2 + 1)
     tl.atomic_add(sums_ptr + row * 2 + 1, tl.sum(_mass(x, tl.maximum(largest, -3e38)), 0))
     in_head = (x >= bound) & (x > float('-inf'))
@@ -230,7 +231,8 @@ def top_k_top_p_cut_triton(logits: Float[Tensor, "num_sampled vocab_size"], top_
     num_sampled, vocab_size = logits.shape
     if vocab_size > MAX_VOCAB_SIZE: raise ValueError(f'{vocab_size} logits a row; the cut allows {MAX_VOCAB_SIZE} at most')
     def new(*shape, dtype=torch.float32): return torch.empty(shape, dtype=dtype, device=logits.device)
-    def column(values, off): return torch.full((num_sampled,), off, device=logits.device) if values is None else values.contiguous()
+    def column(values, off):
+        return torch.full((num_sampled,), off, device=logits.device) if values is None else values.contiguous()
     limits = column(top_k, vocab_size), column(top_p, 1.), column(None if min_p is None else min_p.log(), -torch.inf), vocab_size
     group, block = 64, 4096
     num_groups, pieces = -(-vocab_size // group), -(-vocab_size // block)
@@ -241,7 +243,7 @@ def top_k_top_p_cut_triton(logits: Float[Tensor, "num_sampled vocab_size"], top_
     _groups_kernel[grid](maxima, masses, logits, logits.stride(), *limits, num_groups, GROUP=group, BLOCK=block, num_warps=8)
     _bound_kernel[rows](bounds, sums, maxima, masses, *limits, num_groups, BLOCK=triton.next_power_of_2(num_groups), num_warps=8)
     _head_kernel[grid](head, bounds, sums, logits, logits.stride(), *limits, BLOCK=block, num_warps=8)
-    _cut_kernel[rows](cut, head, bounds, sums, *limits, BLOCK=2048, num_warps=16)
+    _cut_kernel[rows](cut, head, bounds, sums, *limits, BLOCK=2048, num_warps=8)
     return cut
 
 # %% ../../nbs/39_sampling_kernels.ipynb #c71cdf43
@@ -250,7 +252,7 @@ def top_k_top_p_cut(logits: Float[Tensor, "num_sampled vocab_size"], top_k: Int[
                     min_p: Float[Tensor, "num_sampled"] | None = None) -> Float[Tensor, "num_sampled"]:
     """The smallest logit of each row that min-p, then top-k, then top-p keep: a token is kept if its logit is not under it.
 
-    `logits` are float32. `top_k` from `vocab_size` on, `top_p` from 1 on and `min_p = 0` are off, None is off in all rows.
+    Computed in float32. `top_k` from `vocab_size` on, `top_p` from 1 on and `min_p = 0` are off, None is off in all rows.
     Tokens tied with the last kept one are kept, at least one is. Where all are off the cut is -inf."""
     return (top_k_top_p_cut_triton if use_triton(logits) else top_k_top_p_cut_reference)(logits, top_k, top_p, min_p)
 
@@ -269,6 +271,7 @@ def exponential_noise_reference(keys: Int[Tensor, "num_sampled"], vocab_size: in
 def exponential_draw_reference(logits: Float[Tensor, "num_sampled vocab_size"], cut: Float[Tensor, "num_sampled"] | None,
                                keys: Int[Tensor, "num_sampled"]) -> Int[Tensor, "num_sampled"]:
     "`exponential_draw`, operation by operation."
+    logits = logits.float()
     if cut is not None: logits = logits.masked_fill(logits < cut[:, None], -torch.inf)
     weights = (logits - logits.amax(-1, keepdim=True)).exp()
     return (weights / exponential_noise_reference(keys, logits.shape[1])).argmax(-1)
@@ -300,7 +303,7 @@ def _draw_pieces_kernel(winners_ptr, largest_ptr, logits_ptr, strides, cut_ptr, 
     "One program: the winner among BLOCK tokens of a row, and their largest logit."
     row, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
     ids = piece * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(logits_ptr + row * strides[0] + ids * strides[1], ids < vocab_size, float('-inf'))
+    x = tl.load(logits_ptr + row * strides[0] + ids * strides[1], ids < vocab_size, float('-inf')).to(tl.float32)
     x = tl.where(x >= tl.load(cut_ptr + row), x, float('-inf'))
     largest, winner = tl.max(x, 0), 0
     if largest > float('-inf'):
@@ -315,10 +318,11 @@ def _draw_winner_kernel(drawn_ptr, winners_ptr, largest_ptr, logits_ptr, strides
     "One program per row: the winner among the winners of its pieces."
     row, pieces = tl.program_id(0).to(tl.int64), tl.arange(0, PIECES)
     ids = tl.load(winners_ptr + row * PIECES + pieces, pieces < num_pieces, 0)
-    largest = tl.max(tl.load(largest_ptr + row * PIECES + pieces, pieces < num_pieces, -3e38), 0)
-    x = tl.load(logits_ptr + row * strides[0] + ids * strides[1], pieces < num_pieces, float('-inf'))
+    largest = tl.max(tl.load(largest_ptr + row * PIECES + pieces, pieces < num_pieces, float('-inf')), 0)
+    x = tl.load(logits_ptr + row * strides[0] + ids * strides[1], pieces < num_pieces, float('-inf')).to(tl.float32)
     x = tl.where(x >= tl.load(cut_ptr + row), x, float('-inf'))
-    winner = tl.argmax(tl.exp(x - largest) / _exponential_noise(tl.load(keys_ptr + row), ids), 0)
+    race = tl.exp(x - tl.maximum(largest, -3e38)) / _exponential_noise(tl.load(keys_ptr + row), ids)   # all 0 if all is -inf
+    winner = tl.argmax(race, 0)
     tl.store(drawn_ptr + row, tl.sum(tl.where(pieces == winner, ids, 0), 0).to(tl.int64))
 
 # %% ../../nbs/39_sampling_kernels.ipynb #9bc15e90
@@ -344,5 +348,5 @@ def exponential_draw(logits: Float[Tensor, "num_sampled vocab_size"], cut: Float
                      keys: Int[Tensor, "num_sampled"]) -> Int[Tensor, "num_sampled"]:
     """One token per row, drawn from the softmax of its logits that are not under `cut` (None: of all).
 
-    `logits` are float32; a row's draw depends on its logits and its key, a hash of seed and step, and on nothing else."""
+    Computed in float32. A row's draw depends on its logits and its key, a hash of seed and step, and on nothing else."""
     return (exponential_draw_triton if use_triton(logits) else exponential_draw_reference)(logits, cut, keys)
