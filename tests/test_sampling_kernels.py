@@ -142,7 +142,7 @@ def test_cut_of_a_whole_vocabulary(num_rows=6, vocab_size=49152):
     cut = op('top_k_top_p_cut', 'triton')(logits, top_k, top_p, min_p)
     kept = logits >= cut[:, None]
     assert torch.equal(kept, kept_by_the_sampler(logits, top_k, top_p, min_p))
-    assert kept[0].sum() == 50 and (num_rows < 6 or kept[2].sum() > 5000 and kept[3].sum() > 1000)
+    assert kept[0].sum() == 50 and (num_rows < 6 or kept[2].sum() > 5000 and kept[3].sum() > 100)
 
 # %% ../nbs/tests/39_sampling_kernels.ipynb #e10e5fff
 @both_forms
