@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from llm_infer.model.default_model import default_model_path
-from llm_infer.text.bpe import (BPE, BYTE_TO_CHAR, CHAR_TO_BYTE, NEWER_LETTERS, NEWER_NUMBERS, NUMBERS_OF_17, BPETrainer, count_words,
-                                merge_steps, merge_word, readable, split_words, to_bytes, to_chars)
+from llm_infer.text.bpe import (BPE, BYTE_TO_CHAR, CHAR_TO_BYTE, NEWER_LETTERS, NEWER_NUMBERS, NUMBERS_OF_17, BPETrainer,
+                                count_words, merge_steps, merge_word, readable, split_words, to_bytes, to_chars, train_bpe)
 
 # %% ../nbs/tests/10_bpe.ipynb #0460acaa
 GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -36,7 +36,8 @@ def library_words(rule, text):
 
 def test_every_character(step: int = 1) -> None:
     newer_python = tuple(map(int, unicodedata.unidata_version.split('.'))) > (16, 0, 0)
-    ends = {int(end, 16) + d for end in re.split(r'[\s-]+', f'{NEWER_LETTERS} {NEWER_NUMBERS} {NUMBERS_OF_17}') for d in (-1, 0, 1)}
+    newer = re.findall(r'\w+', f'{NEWER_LETTERS} {NEWER_NUMBERS} {NUMBERS_OF_17}')
+    ends = {int(code, 16) + d for code in newer for d in (-1, 0, 1)}
     long = (range(0x3400, 0xA000), range(0xAC00, 0xD800), range(0xE000, 0xF900), range(0x20000, sys.maxunicode + 1))
     codes = [c for c in range(sys.maxunicode + 1) if not 0xD800 <= c < 0xE000
              and (c % 97 == 0 or c in ends or not any(c in block for block in long))]
@@ -44,14 +45,15 @@ def test_every_character(step: int = 1) -> None:
         sample = ''.join(f'a{chr(c)}1{chr(c)}!{chr(c)}\n' for c in codes[start:start + 1000])
         for rule, individual_digits in ((GPT2, False), (DIGITS, True)):
             ours, theirs = split_words(sample, individual_digits), library_words(rule, sample)
-            assert ours == theirs or newer_python, f'between U+{codes[start]:04X} and U+{codes[min(len(codes), start + 1000) - 1]:04X}'
+            assert ours == theirs or newer_python, f'among the 1,000 from U+{codes[start]:04X} on'
 
 # %% ../nbs/tests/10_bpe.ipynb #c4d49cc7
-FRAGMENTS = [' ', '  ', '   ', '\n', '\r\n', '\t', '\x1c', '\x1f', '\x85', '\xa0', '\u200b', '\u2028', '\u3000', '\x00', '\x04', '\x7f',
-             "'s", "'S", "'ll", "'re", '’s', "'", 'the', ' the', 'The', 'ing', 'naïve', 'nai\u0308ve', '\u0301', '\u0903', '_', '-', '...',
-             '0', '7', '42', '²', '½', '٣', 'Ⅷ', '〇', '\U00011bf0', '\U00011de0', '日本', '한국', '\u1112\u1161', 'мир', 'ไทย', 'हिंदी',
-             '🦊', '👩\u200d🔬', '🏴\U000e0067\U000e007f', '\ufe0f', '\ufeff', '\uffff', '\U0010ffff', '\U00031350', 'ﬁ', 'İ', 'a' * 20,
-             '<|im_start|>', '<|im_end|>', '<|endoftext|>', '<|im_', '|>', '<', '<repo_name>', '<reponame>', 'Ġ', 'Ċ', 'Ã©']
+FRAGMENTS = [
+    ' ', '  ', '   ', '\n', '\r\n', '\t', '\x1c', '\x1f', '\x85', '\xa0', '\u200b', '\u2028', '\u3000', '\x00', '\x04', '\x7f',
+    "'s", "'S", "'ll", "'re", '’s', "'", 'the', ' the', 'The', 'ing', 'naïve', 'nai\u0308ve', '\u0301', '\u0903', '_', '-', '...',
+    '0', '7', '42', '²', '½', '٣', 'Ⅷ', '〇', '\U00011bf0', '\U00011de0', '日本', '한국', '\u1112\u1161', 'мир', 'ไทย', 'हिंदी',
+    '🦊', '👩\u200d🔬', '🏴\U000e0067\U000e007f', '\ufe0f', '\ufeff', '\uffff', '\U0010ffff', '\U00031350', 'ﬁ', 'İ', 'a' * 20,
+    '<|im_start|>', '<|im_end|>', '<|endoftext|>', '<|im_', '|>', '<', '<repo_name>', '<reponame>', 'Ġ', 'Ċ', 'Ã©']
 CHARACTERS = st.characters(exclude_categories=['Cs'])
 TEXTS = st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.text(CHARACTERS, max_size=4)), max_size=14).map(''.join)
 
@@ -113,7 +115,7 @@ def random_table(rng):
     return {token: i for i, token in enumerate(tokens)}, merges, special
 
 # %% ../nbs/tests/10_bpe.ipynb #f6151edf
-def test_any_table(num_tables: int = 1000) -> None:    # claim C1
+def test_any_table(num_tables: int = 700) -> None:    # claim C1
     rng = random.Random(1)
     for _ in range(num_tables):
         vocab, merges, special = random_table(rng)
@@ -165,18 +167,18 @@ def test_training(num_texts: int = 400) -> None:    # claim C1
         texts = [''.join(rng.choices(letters, k=rng.randint(0, 60))) for _ in range(rng.randint(1, 8))]
         special = rng.sample(['<s>', 'ab', 'aa', 'a', 'Ġa', 'abab'], rng.choice([0, 0, 1, 3]))
         frequency, vocab_size, individual_digits = rng.choice([0, 1, 2, 5]), 262 + rng.randint(0, 40), rng.random() < .5
-        ours = BPE.train(texts, vocab_size, special, individual_digits, frequency)
+        ours = train_bpe(texts, vocab_size, special, individual_digits, frequency)
         merges, vocab = library_training(texts, DIGITS if individual_digits else GPT2, vocab_size,
                                          special_tokens=special, min_frequency=frequency)
         assert list(ours.ranks) == merges and ours.vocab == vocab, (i, texts, special, frequency)
 
 # %% ../nbs/tests/10_bpe.ipynb #661f9190
-def test_training_on_unicode(num_merges: int = 1500) -> None:    # claim C1
+def test_training_on_unicode(num_merges: int = 1000) -> None:    # claim C1
     old = unicodedata.ucd_3_2_0
     named = [(chr(c), old.name(chr(c), '').lower()) for c in range(sys.maxunicode + 1)]
     text = '\n'.join(f'{char} {name}' for char, name in named if name and not name.startswith(('cjk unified', 'hangul syllable')))
     for rule, individual_digits in ((GPT2, False), (DIGITS, True)):
-        ours = BPE.train([text], 256 + 1 + num_merges, ['<s>'], individual_digits)
+        ours = train_bpe([text], 256 + 1 + num_merges, ['<s>'], individual_digits)
         merges, vocab = library_training([text], rule, 256 + 1 + num_merges, special_tokens=['<s>'])
         assert list(ours.ranks) == merges and ours.vocab == vocab and len(merges) == num_merges
 
@@ -205,22 +207,26 @@ def test_refused(tmp_path) -> None:
     assert load(added_tokens=[token]).encode('a<s>b') == [0, 9, 1]
     model, digits = config['model'], config['pre_tokenizer']['pretokenizers'][0]
     level = {'type': 'ByteLevel', 'add_prefix_space': False, 'use_regex': True}
-    bad = [({'model': model | {name: value}}, name) for name, value in (('type', 'Unigram'), ('dropout', .1), ('unk_token', 'a'),
-            ('continuing_subword_prefix', '##'), ('end_of_word_suffix', '</w>'), ('byte_fallback', True), ('ignore_merges', True))]
+    def sequence(*rules): return {'type': 'Sequence', 'pretokenizers': list(rules)}
+
+    settings = {'type': 'Unigram', 'dropout': .1, 'unk_token': 'a', 'continuing_subword_prefix': '##',
+                'end_of_word_suffix': '</w>', 'byte_fallback': True, 'ignore_merges': True}
+    bad = [({'model': model | {name: value}}, name) for name, value in settings.items()]
     bad += [({name: {'type': 'X'}}, name) for name in ('normalizer', 'truncation', 'padding', 'post_processor', 'pre_tokenizer')]
-    bad += [({'pre_tokenizer': rule}, 'pre_tokenizer') for rule in (level | {'add_prefix_space': True}, level | {'use_regex': False},
-            {'type': 'Sequence', 'pretokenizers': [digits | {'individual_digits': False}, level]},
-            {'type': 'Sequence', 'pretokenizers': [level, digits]}, {'type': 'Sequence', 'pretokenizers': [digits, digits, level]})]
-    bad += [({'added_tokens': [token | change]}, 'added token') for change in ({'lstrip': True}, {'rstrip': True}, {'single_word': True},
-            {'special': False}, {'content': ''})]
-    bad += [({'added_tokens': [token, token | {'content': '<t>', 'normalized': True}]}, 'mixture'), ({'model': []}, 'without a model'),
-            ({'model': model | {'merges': ['a c']}}, "'c'"), ({'model': model | {'merges': ['ab']}}, 'merges'),
+    rules = [level | {'add_prefix_space': True}, level | {'use_regex': False}, sequence(level, digits),
+             sequence(digits | {'individual_digits': False}, level), sequence(digits, digits, level)]
+    bad += [({'pre_tokenizer': rule}, 'pre_tokenizer') for rule in rules]
+    changes = ({'lstrip': True}, {'rstrip': True}, {'single_word': True}, {'special': False}, {'content': ''})
+    bad += [({'added_tokens': [token | change]}, 'added token') for change in changes]
+    bad += [({'added_tokens': [token, token | {'content': '<t>', 'normalized': True}]}, 'mixture'),
+            ({'model': []}, 'no model'), ({'model': model | {'merges': [3]}}, 'pair of tokens'),
+            ({'model': model | {'merges': ['a c']}}, "'c'"), ({'model': model | {'merges': ['ab']}}, 'pair of tokens'),
             ({'model': {'type': 'BPE'}}, 'merges')]
     for changes, word in bad:
         with pytest.raises(ValueError, match='tokenizer.json.*' + word): load(**changes)
     file.write_text('{"model": ')
     with pytest.raises(ValueError, match='tokenizer.json: not valid JSON'): BPE.from_file(file)
-    for call in (lambda: load().encode('\ud800'), lambda: load().decode([7]), lambda: BPE.train(['a'], 255),
+    for call in (lambda: load().encode('\ud800'), lambda: load().decode([7]), lambda: train_bpe(['a'], 255),
                  lambda: BPE({'a': 0}, [], ['<s>']), lambda: BPE({'a': 0, '': 1}, [], [''])):
         with pytest.raises(ValueError): call()
 
