@@ -8,12 +8,13 @@ from dataclasses import replace
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from llm_infer.config import LLAMA_3_8B, SMOLLM2_135M, SchedulerConfig
 from llm_infer.core.request import Request
 from llm_infer.core.scheduler import Scheduler
 from llm_infer.engine.cuda_graphs import DecodeGraphs, capture_sizes
 from llm_infer.engine.runner import ModelRunner
-from llm_infer.kernels.attention import attention, attention_reference, attention_triton
+from llm_infer.kernels.attention import attention, attention_reference, attention_triton, tiled_attention
 from llm_infer.kernels.embedding import embedding, gather_rows
 from llm_infer.kernels.flash_decoding import merge_splits, merge_splits_reference
 from llm_infer.kernels.kv_write import kv_write, kv_write_reference, slots_of
@@ -155,6 +156,17 @@ def check_attention(run):
             got = attention_triton(*(x.to(run.device) for x in batch), head_dim ** -.5, num_splits=num_splits, **variation)
         run.compare('attention' if num_splits == 1 else 'flash_decoding', case, got, want, TOLERANCE[dtype])
 
+def check_tiled_attention(run):
+    "The kernel that reads no cache, on whole prompts."
+    for num_tokens, heads, kv_heads, head_dim in [(70, 3, 1, 64)] + [(400, 32, 8, 128), (130, 9, 3, 80)] * (not run.small):
+        for dtype, tolerance in TOLERANCE.items():
+            sizes = (0, heads), (1, kv_heads), (2, kv_heads)
+            operands = [numbers(run, num_tokens, n, head_dim, dtype=dtype, seed=seed) for seed, n in sizes]
+            q, keys, values = (x.double().transpose(0, 1) for x in operands)
+            want = F.scaled_dot_product_attention(q, keys, values, is_causal=True, enable_gqa=True).transpose(0, 1)
+            with poisoned(): got = tiled_attention(*operands, head_dim ** -.5)
+            run.compare('tiled_attention', f'{num_tokens} tokens, {heads}/{kv_heads} x {head_dim}, {dtype}', got, want, tolerance)
+
 def check_merge(run):
     "The merge of the splits, some of them without a key."
     for num_splits, num_tokens, heads, head_dim in [(3, 2, 3, 80)] + [(64, 5, 32, 128), (7, 1, 9, 256)] * (not run.small):
@@ -182,8 +194,8 @@ def check_far_blocks(run, stride=2 ** 31 + 64):
 
 def kernels(run):
     "Every kernel against its definition in float64."
-    first = check_norms, check_rope, check_kv_write, check_gate_and_gathers, check_merge, check_far_blocks
-    for check in (*first, check_attention):
+    small = check_norms, check_rope, check_kv_write, check_gate_and_gathers, check_merge, check_far_blocks
+    for check in (*small, check_tiled_attention, check_attention):
         run.guarded(check.__name__.removeprefix('check_'), 'the check itself', check)
 
 

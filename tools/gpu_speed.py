@@ -1,4 +1,4 @@
-"""What tools/gpu_check.py measures: the device's ceilings, the kernels and the engine against them, the engine against transformers.
+"""What tools/gpu_check.py measures: the device's ceilings, kernels and engine against these, and the engine against transformers.
 
 Each function takes a `Run` of gpu_check, which says where to compute, and to which the figures go.
 """
