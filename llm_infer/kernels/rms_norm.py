@@ -23,13 +23,13 @@ def rms_norm_reference(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], 
 def _rms_norm_kernel(out_ptr, x_ptr, weight_ptr, x_strides, num_rows, num_heads, hidden_size, eps,
                      ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "One program: ROWS rows, a row being one head of one token. `out` is contiguous."
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]    # [ROWS, 1]
-    cols = tl.arange(0, BLOCK).to(tl.int64)                                     # [BLOCK]
-    mask = (rows < num_rows) & (cols < hidden_size)                             # [ROWS, BLOCK], as x is
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]      # [ROWS, 1]
+    cols = tl.arange(0, BLOCK).to(tl.int64)                                        # [BLOCK]
+    mask = (rows < num_rows) & (cols < hidden_size)                                # [ROWS, BLOCK], as x is
     x_rows = x_ptr + rows // num_heads * x_strides[0] + rows % num_heads * x_strides[1]
     x = tl.load(x_rows + cols * x_strides[2], mask, 0.).to(tl.float32)
     weight = tl.load(weight_ptr + cols, cols < hidden_size, 0.).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / hidden_size + eps)      # [ROWS, 1]
+    scale = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / hidden_size + eps)         # [ROWS, 1]
     tl.store(out_ptr + rows * hidden_size + cols, x * scale * weight, mask)
 
 # %% ../../nbs/30_rms_norm.ipynb #52def5f3
