@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
-from .flash_decoding import merge_splits_triton, num_kv_splits
+from .flash_decoding import merge_splits_triton, num_kv_splits   # notebook 34
 from .kv_write import slots_of
 from .triton_compat import gpu, tl, triton, use_triton
 
@@ -102,7 +102,7 @@ def _tiled_attention_kernel(out_ptr, q_ptr, key_ptr, value_ptr, out_strides, q_s
         key_rows, value_rows = key_ptr + seen.to(tl.int64) * key_strides[0], value_ptr + seen.to(tl.int64) * value_strides[0]
         keys = tl.load(key_rows[:, None] + dims * key_strides[2], mask, 0.)
         values = tl.load(value_rows[:, None] + dims * value_strides[2], mask, 0.)
-        scores = _scores(q, keys, scale, seen, rows, True, 0, 0.)
+        scores = _scores(q, keys, scale, seen, rows, MASKED=True, SLIDING_WINDOW=0, SOFT_CAP=0.)
         acc, row_max, row_sum = _online_softmax(acc, row_max, row_sum, scores, values)
 
     out_rows = out_ptr + rows.to(tl.int64) * out_strides[0] + head * out_strides[1]

@@ -15,7 +15,7 @@ from .triton_compat import tl, triton, use_triton
 def merge_splits_reference(parts: Float[Tensor, "num_splits num_sched_tokens num_heads head_dim"],
                            lse: Float[Tensor, "num_splits num_sched_tokens num_heads"],
                            dtype: torch.dtype) -> Float[Tensor, "num_sched_tokens num_heads head_dim"]:
-    "Attention over all keys from attention over parts of them and the log-sum-exp of each part's scores (-1e30: no key)."
+    "Attention over all keys from attention over parts of them and the log-sum-exp of each part's scores (below -1e29: no key)."
     weights = torch.softmax(lse, 0)[..., None]
     return (weights * parts).sum(0).to(dtype)
 
