@@ -88,7 +88,8 @@ def one_entry_off(q, key_cache, value_cache, block_table, *rest, **options):
 
 FAULTS = {   # the function, a wrong one, the check that meets it, and what the report calls it
     'last column': ('rms_norm', without_last_column, 'check_norms', {'rms_norm'}),
-    'halves': ('silu_and_mul', lambda x: right['silu_and_mul'](x.roll(x.shape[1] // 2, 1)), 'check_gate_and_gathers', {'silu_and_mul'}),
+    'halves': ('silu_and_mul', lambda x: right['silu_and_mul'](torch.cat(x.chunk(2, 1)[::-1], 1)), 'check_gate_and_gathers',
+               {'silu_and_mul'}),
     'sign': ('apply_rope', turning_back, 'check_rope', {'rope'}),
     'padding': ('kv_write', writing_padding, 'check_kv_write', {'kv_write'}),
     'block table': ('attention_triton', one_entry_off, 'check_attention', {'attention', 'flash_decoding'}),
@@ -158,9 +159,11 @@ def test_goals():
     assert gpu_check.figure_cells(row, dry=True)[2:] == ('500 TFLOP/s, 200 ms (meaningless)', '', '')
 
 def test_parts_are_kept(tmp_path):
-    gpu_check.save_report(tmp_path, {'parts': {'engine': {'status': 'ok', 'rows': [], 'notes': [], 'seconds': 1}}})
-    done, report = dry_run(tmp_path, '--isolate', '--part', 'ceilings', '--part', 'sanitizer')
-    assert done.returncode == 0 and list(report['parts']) == ['engine', 'ceilings', 'sanitizer'], done.stdout + done.stderr
+    older = {'engine': {'status': 'ok', 'rows': [], 'notes': [], 'seconds': 1}}
+    for about, kept in ((gpu_check.about(Namespace(interpret=True)), ['engine']), ({'device': 'another'}, [])):
+        gpu_check.save_report(tmp_path, {'about': about, 'parts': older})
+        done, report = dry_run(tmp_path, *['--isolate'] * len(kept), '--part', 'ceilings', '--part', 'sanitizer')
+        assert done.returncode == 0 and list(report['parts']) == [*kept, 'ceilings', 'sanitizer'], done.stdout + done.stderr
     assert '==== sanitizer' in (tmp_path / 'gpu_check.log').read_text()
 
 # %% ../nbs/tests/63_gpu_check.ipynb #0e1e5cf5

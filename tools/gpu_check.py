@@ -226,8 +226,10 @@ def main():
         for name, (part, seconds) in PARTS.items(): print(f'{name:13} {seconds:4} s  {part.__doc__}')
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
-    names, older = args.part or list(PARTS), load_report(args.out)['parts'] if args.part else {}
-    save_report(args.out, {'about': about(args), 'parts': {name: part for name, part in older.items() if name not in names}})
+    names, older, here = args.part or list(PARTS), load_report(args.out), about(args)
+    same = older.get('about', {}).get('device') == here['device']
+    kept = {name: part for name, part in older['parts'].items() if same and name not in names}
+    save_report(args.out, {'about': here, 'parts': kept})
     isolate = args.isolate or len(names) > 1 and not args.interpret
     for name in names:
         seconds = min(args.seconds or PARTS[name][1], ends - time.monotonic() - 20)

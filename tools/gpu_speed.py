@@ -68,8 +68,9 @@ def measured_ceilings(run):
 # ---- part: speeds
 
 def captured(run, call):
-    "The call as a graph of its own, which costs the CPU next to nothing to launch."
-    return run.capture(call, None)[0]
+    "The call as a graph, which costs the CPU next to nothing to launch; with its operands, which a graph does not keep alive."
+    replay, _ = run.capture(call, None)
+    return lambda call=call: replay()
 
 def memory_calls(run, config, num_tokens):
     "(op, call, bytes that it has to move) of the kernels that only move memory, at a model's sizes."
