@@ -21,13 +21,14 @@ class RequestStatus(Enum):
     FINISHED_STOPPED = 'stop'
     FINISHED_LENGTH_CAPPED = 'length'
     FINISHED_ABORTED = 'abort'
+    FINISHED_ERROR = 'error'
 
     @property
     def is_finished(self) -> bool: return self.name.startswith('FINISHED')
 
     @property
     def finish_reason(self) -> str | None:
-        "'stop', 'length' or 'abort'; None while the request lives."
+        "'stop', 'length', 'abort' or 'error'; None while the request lives."
         return self.value if self.is_finished else None
 
 # %% ../../nbs/20_request.ipynb #d94223b7
