@@ -94,7 +94,7 @@ class ModelRunner:
         batch = StepBatch.build(plan, self.block_size, self.device)
         logits = self.model(batch, self.kv_cache)
         sampled = [s.request for s in plan.scheduled if s.is_sampled]
-        return {request.request_id: [token] for request, token in zip(sampled, self.sampler(logits, sampled))}
+        return {request.request_id: [token] for request, token in zip(sampled, self.sampler(logits, sampled).token_ids)}
 
     def __repr__(self) -> str:
         shape = ', '.join(map(str, self.kv_cache.shape))

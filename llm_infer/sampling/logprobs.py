@@ -29,7 +29,7 @@ def token_logprobs(logits: Float[Tensor, "num_rows vocab_size"], token_ids: Int[
                    num_top: Sequence[int]) -> list[TokenLogprobs]:
     """For each row the logprob and rank of its token, and the likeliest `num_top[i]` tokens, -1 for the whole vocabulary.
 
-    `logits` are the model's own; the arithmetic is float32. Extra memory is a few times `AT_ONCE` numbers, whatever `num_rows`."""
+    `logits` are the model's own; the arithmetic is float32. Extra memory is a few times `AT_ONCE` numbers for any `num_rows`."""
     vocab_size, entries = logits.shape[1], []
     num_top = [vocab_size if n == -1 else min(n, vocab_size) for n in num_top]
     size = max(1, AT_ONCE // vocab_size)

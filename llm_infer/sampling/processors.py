@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ANY', 'NOTHING', 'FORBIDDING', 'allowed_bitmask', 'apply_bitmask', 'bad_word_ids', 'BadWords', 'bad_words_of',
            'apply_bad_words', 'TokenValues', 'token_values', 'apply_min_tokens', 'apply_logit_bias', 'run_processors',
-           'Penalties', 'apply_penalties', 'Tally', 'CountTable', 'check_choices']
+           'Penalties', 'penalties_of', 'Seen', 'apply_penalties', 'Tally', 'CountTable', 'check_choices']
 
 # %% ../../nbs/51_processors.ipynb #2172cdd8
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int, Int32
+from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
 from .params import RequestError, wants_prompt
@@ -133,19 +133,29 @@ class Penalties(NamedTuple):
     frequency: Float[Tensor, "num_penalized"]
     presence: Float[Tensor, "num_penalized"]
 
-def apply_penalties(logits: Float[Tensor, "num_sampled vocab_size"], penalties: Penalties,
-                    token_ids: Int[Tensor, "num_penalized num_seen"],
-                    output_counts: Int[Tensor, "num_penalized num_seen"]) -> None:
-    """Penalize, in place, the tokens that have occurred.
+def penalties_of(params: Sequence[Any], device: torch.device | str = 'cpu') -> Penalties | None:
+    "The penalties of a batch's sampling parameters; None where no row has any."
+    rows = [row for row, p in enumerate(params) if p.has_penalties]
+    if not rows: return None
+    values = [(params[row].repetition_penalty, params[row].frequency_penalty, params[row].presence_penalty) for row in rows]
+    repetition, frequency, presence = torch.tensor(values, dtype=torch.float32, device=device).T
+    span = torch.finfo(torch.float32)
+    return Penalties(torch.tensor(rows, device=device), repetition.clamp(span.tiny, span.max), frequency, presence)
 
-    `token_ids[i]`: all tokens of the prompt and the output of row `penalties.rows[i]`, in any order, some maybe repeated;
-    `output_counts[i]`: how often each of these occurs in the output."""
+# %% ../../nbs/51_processors.ipynb #9e828a90
+class Seen(NamedTuple):
+    "All tokens of the prompt and the output of each penalized row, in any order, some maybe repeated."
+    token_ids: Int[Tensor, "num_penalized num_seen"]
+    output_counts: Int[Tensor, "num_penalized num_seen"]     # how often each of these occurs in the output
+
+def apply_penalties(logits: Float[Tensor, "num_sampled vocab_size"], penalties: Penalties, seen: Seen) -> None:
+    "Penalize, in place, the tokens that have occurred."
     rows, repetition, frequency, presence = (column[:, None] for column in penalties)
-    x = logits[rows, token_ids]
+    x = logits[rows, seen.token_ids]
     x = torch.where(x > 0, x / repetition, x * repetition)
-    x -= frequency * output_counts
-    x -= presence * (output_counts > 0)
-    logits[rows, token_ids] = x
+    x -= frequency * seen.output_counts
+    x -= presence * (seen.output_counts > 0)
+    logits[rows, seen.token_ids] = x
 
 # %% ../../nbs/51_processors.ipynb #572eff87
 @dataclass(slots=True)
@@ -168,7 +178,7 @@ class CountTable:
         self.output_counts = torch.zeros(num_slots, vocab_size, dtype=torch.int32, device=device)
         self.token_ids = torch.zeros(num_slots, num_places, dtype=torch.int64, device=device)   # padded with a slot's first
         self.tallies: dict[str, Tally] = {}
-        self._free = list(range(num_slots))
+        self._free, self.made_for = list(range(num_slots)), (vocab_size, device)
 
     def tally(self, request: Any) -> Tally:
         "The tally of a request; a request that is new gets a slot with its prompt counted."
@@ -200,6 +210,13 @@ class CountTable:
         self.output_counts.index_put_((slots, token_ids), torch.ones_like(slots, dtype=torch.int32), accumulate=True)
         self.token_ids[slots, places] = token_ids
 
+    def seen(self, tallies: Sequence[Tally]) -> Seen:
+        "What has occurred so far, a row per tally."
+        self.update(tallies)
+        slots = torch.tensor([t.slot for t in tallies], device=self.token_ids.device)[:, None]
+        token_ids = self.token_ids[slots[:, 0], :max(len(t.places) for t in tallies)]
+        return Seen(token_ids, self.output_counts[slots, token_ids])
+
     def forget(self, request_ids: Iterable[str]) -> None:
         "Free the slots of requests that have ended; other ids are passed over."
         self._free += [self.tallies.pop(i).slot for i in request_ids if i in self.tallies]
@@ -208,7 +225,6 @@ class CountTable:
         self._free += range(len(self.token_ids), 2 * len(self.token_ids))
         twice = lambda x: torch.cat([x, torch.zeros_like(x)])
         self.prompt_mask, self.output_counts, self.token_ids = map(twice, (self.prompt_mask, self.output_counts, self.token_ids))
-
     def _widen(self, num_places: int) -> None:
         while num_places > self.token_ids.shape[1]:
             self.token_ids = torch.cat([self.token_ids, self.token_ids[:, :1].expand_as(self.token_ids)], 1)
