@@ -52,7 +52,8 @@ def byte_fallback(form='llama'):
     "A BPE that spells what it has no token for in bytes; `form` is 'llama', 'metaspace' or 'gemma'."
     spaces = normalizers.Replace(' ', '▁')
     normalizer = {'llama': normalizers.Sequence([normalizers.Prepend('▁'), spaces]), 'metaspace': None, 'gemma': spaces}[form]
-    split = pre_tokenizers.Metaspace(prepend_scheme='first') if form == 'metaspace' else pre_tokenizers.Split('▁', 'merged_with_next')
+    split = pre_tokenizers.Split('▁', 'merged_with_next')
+    if form == 'metaspace': split = pre_tokenizers.Metaspace(prepend_scheme='first')
     steps = [decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()]
     decoder = decoders.Sequence(steps if form == 'gemma' else [*steps, decoders.Strip(' ', 1, 0)])
     t = trained(models.BPE(), trainers.BpeTrainer(vocab_size=100, show_progress=False), split, decoder, normalizer)
@@ -149,7 +150,7 @@ def check_cut_off(num_texts):
             cuts += end != ''
     return cuts
 
-def test_cut_off_answers(): assert check_cut_off(2000) > 300
+def test_cut_off_answers(): assert check_cut_off(1000) > 300
 
 # %% ../nbs/tests/11_tokenizer.ipynb #62e8a8d8
 def check_garbage(num_runs):
@@ -168,7 +169,7 @@ def check_garbage(num_runs):
             shown += end
             if not name.startswith('byte-fallback') and not num_prompt: assert shown == t.decode(ids, skip_special_tokens=skip)
 
-def test_garbage(): check_garbage(2000)
+def test_garbage(): check_garbage(1000)
 
 # %% ../nbs/tests/11_tokenizer.ipynb #efe84ad4
 def test_tokens_across_characters(num_tokens=500):
@@ -195,13 +196,13 @@ def test_special_tokens_in_the_stream():
 
 # %% ../nbs/tests/11_tokenizer.ipynb #0e01d6cd
 def joined_without_spaces(t, ids):
-    "What `spaces_between_special_tokens=False` means: the decoded whole, less the spaces that the decoder puts between two of them."
+    "What `spaces_between_special_tokens=False` means: the whole, less the spaces that the decoder puts between two of them."
     text = t.decode(ids, skip_special_tokens=False)
     while (shorter := re.sub('(</?s>) +(</?s>)', r'\1\2', text)) != text: text = shorter
     return text
 
 def test_spaces_between_special_tokens(num_runs=300):
-    "As vLLM has it: True is what the decoder makes of it, False joins special tokens, and nothing else; no matter if they are hidden."
+    "As vLLM has it: True is what the decoder makes of it, False joins special tokens, and nothing else; hidden, no matter."
     rng, differ = random.Random(4), Counter()
     for name, t in make_tokenizers().items():
         words = [i for i in t.encode('the quick fox', add_special_tokens=False) if t.library.id_to_token(i) != '▁']
@@ -352,7 +353,8 @@ TEMPLATES['qwen'] = '''{%- if tools %}
 {%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}
     {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not message.content.startswith('<r>') %}
+    {%- if ns.multi_step_tool and message.role == "user" and message.content is string
+           and not message.content.startswith('<r>') %}
         {%- set ns.multi_step_tool = false %}{%- set ns.last_query_index = index %}
     {%- endif %}
 {%- endfor %}
@@ -383,7 +385,8 @@ TEMPLATES['qwen'] = '''{%- if tools %}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
-    {{- '<im>assistant\\n' }}{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+    {{- '<im>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
 {%- endif %}'''
 
 # %% ../nbs/tests/11_tokenizer.ipynb #73636821
@@ -462,7 +465,8 @@ def compare_templates():
                     assert got == outcome(theirs.apply_chat_template, chat, tokenize=False, **options), (name, chat_name, options)
                     seen.setdefault(name, []).append(got)
                     if got == 'refused': continue
-                    assert ours.encode_chat(chat, now=NOON, **options) == theirs.apply_chat_template(chat, return_dict=False, **options)
+                    same_ids = theirs.apply_chat_template(chat, return_dict=False, **options)
+                    assert ours.encode_chat(chat, now=NOON, **options) == same_ids
     assert all(len(set(rendered)) > 10 for rendered in seen.values()), 'a template that refuses nearly everything'
     assert all('refused' in seen[name] for name in ('llama-2', 'llama-3', 'mistral'))
     assert sum(map(len, seen.values())) == len(pairs) * len(CHATS) * len(OPTIONS)
@@ -583,7 +587,8 @@ def test_bad_folders(tmp_path):
                           ('tokenizer_config.json', '{'),
                           ('tokenizer_config.json', '[]'), ('tokenizer_config.json', '{"chat_template": 5}'),
                           ('tokenizer_config.json', '{"chat_template": [{"name": "x"}]}'), ('generation_config.json', '\x00'),
-                          ('generation_config.json', '{"eos_token_id": "</s>"}'), ('generation_config.json', '{"eos_token_id": [1.5]}'),
+                          ('generation_config.json', '{"eos_token_id": "</s>"}'),
+                          ('generation_config.json', '{"eos_token_id": [1.5]}'),
                           ('special_tokens_map.json', '"a"')):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()

@@ -167,7 +167,7 @@ def render_chat(template: str, messages: Any, *, add_generation_prompt: bool = T
 
 # %% ../../nbs/11_tokenizer.ipynb #c73fc2b8
 def pick_chat_template(templates: Mapping[str, str], with_tools: bool) -> str:
-    "The source of the template for a chat: 'tool_use' where tools are given and there is one, else 'default'. Raises ChatTemplateError."
+    "The template for a chat: 'tool_use' where tools are given and there is one, else 'default'. Raises ChatTemplateError."
     name = 'tool_use' if with_tools and 'tool_use' in templates else 'default'
     if name in templates: return templates[name]
     raise ChatTemplateError(f'the model has no {name} chat template (it has: {", ".join(templates) or "none"}): '
@@ -242,9 +242,8 @@ def num_settled(text: str) -> int:
 # %% ../../nbs/11_tokenizer.ipynb #365fe3df
 BYTE_TOKEN = re.compile('<0x[0-9A-Fa-f]{2}>')
 
-def can_be_context(token_id: int, library: tokenizers.Tokenizer) -> bool:
-    "Whether a decoding may begin with this token: it is in the vocabulary, and not one that stands for a single byte."
-    token = library.id_to_token(token_id)
+def can_be_context(token: str | None) -> bool:
+    "Whether a decoding may begin with this token: not with one for a single byte, nor with None, an id that is no token's."
     return token is not None and not BYTE_TOKEN.fullmatch(token)
 
 # %% ../../nbs/11_tokenizer.ipynb #56fcf8cc
@@ -255,14 +254,14 @@ def prompt_tail(token_ids: Sequence[int], library: tokenizers.Tokenizer, hidden:
     for token_id in reversed(token_ids):
         if token_id in hidden: continue
         tail.append(token_id)
-        if len(tail) >= num_tokens and can_be_context(token_id, library): break
+        if len(tail) >= num_tokens and can_be_context(library.id_to_token(token_id)): break
     return tail[::-1]
 
 # %% ../../nbs/11_tokenizer.ipynb #58cd22dd
 class Detokenizer:
-    """Turns the ids of one request into text as they come, at a cost per token that does not grow with the text. `add` returns what
-    is new and final: not a character whose bytes are not all there, and nothing of the prompt but a character that it began and
-    the answer completes. All that `add` and `flush` returned, joined, is `text`."""
+    """Turns the ids of one request into text as they come, at a cost per token that does not grow with the text. `add` returns
+    what is new and final: not a character whose bytes are not all there, and nothing of the prompt but a character that it began
+    and the answer completes. All that `add` and `flush` returned, joined, is `text`."""
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), skip_special_tokens: bool = True,
                  spaces_between_special_tokens: bool = True):
         self._library, self._hidden = tokenizer.library, tokenizer.special_token_ids if skip_special_tokens else frozenset()
@@ -282,7 +281,6 @@ class Detokenizer:
     def num_held(self) -> int: return max(0, self._num_unseen - self._prompt_part)   # how many U+FFFD `flush` would return
 
     def _decode(self, token_ids: list[int]) -> str:
-        if not token_ids: return ''
         return self._library.decode(self._context + token_ids, skip_special_tokens=False)[len(self._context_text):]
 
     def _push(self, token_id: int) -> str:
@@ -304,7 +302,7 @@ class Detokenizer:
         if new and self._prompt_part:   # bytes of the prompt that stayed no character are the prompt's, not the answer's
             new, self._prompt_part = new[min(self._prompt_part, len(new) - len(new.lstrip(UNFINISHED))):], 0
         if end == len(text):
-            context = [i for i in self._pending if can_be_context(i, self._library)][-1:]
+            context = [i for i in self._pending if can_be_context(self._library.id_to_token(i))][-1:]
             if context: self._context, self._context_text = context, self._library.decode(context, skip_special_tokens=False)
             self._pending, self._num_shown = [], 0
         return new
