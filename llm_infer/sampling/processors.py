@@ -87,7 +87,7 @@ class TokenValues(NamedTuple):
     token_ids: Int[Tensor, "num_values"]
     values: Float[Tensor, "num_values"]
 
-def token_values(by_row: Mapping[int, Mapping[int, float]], device: torch.device | str = 'cpu') -> TokenValues | None:
+def token_values(by_row: Mapping[int, Mapping[int, float | int]], device: torch.device | str = 'cpu') -> TokenValues | None:
     "The numbers by token id by row as tensors; None where there are none."
     found = [(row, token_id, value) for row, values in by_row.items() for token_id, value in values.items()]
     if not found: return None
