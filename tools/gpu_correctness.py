@@ -243,7 +243,7 @@ def serve(scheduler, runner, arrivals):
         seen += Counter({'steps': 1, 'preemptions': len(plan.preempted), 'chunks': sum(not s.is_sampled for s in plan.scheduled),
                          'mixed': int(len({s.num_scheduled_tokens == 1 for s in plan.scheduled}) == 2),
                          'hits': sum(s.num_cached_tokens > 0 for s in plan.scheduled)})
-        scheduler.update(plan, runner.execute(plan))
+        scheduler.update(plan, runner.execute(plan).token_ids)
     return seen
 
 class Recorder(Sampler):

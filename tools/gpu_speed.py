@@ -156,7 +156,7 @@ def step_seconds(scheduler, runner):
     "Plan, lay out, run, sample, record. The sampled tokens come to the CPU, so at the end the device is done."
     start = time.perf_counter()
     plan = scheduler.schedule()
-    scheduler.update(plan, runner.execute(plan))
+    scheduler.update(plan, runner.execute(plan).token_ids)
     return time.perf_counter() - start
 
 def decode_speed(run, name, config, runner, ceilings, batch, context):
@@ -171,7 +171,7 @@ def decode_speed(run, name, config, runner, ceilings, batch, context):
     plan, repeats = scheduler.schedule(), 1 if run.interpret else 24
     step = StepBatch.build(plan, 16, run.device)
     model_ms = timed(run, lambda: runner.model(step, runner.kv_cache), 10)
-    scheduler.update(plan, runner.execute(plan))
+    scheduler.update(plan, runner.execute(plan).token_ids)
     ms = 1e3 * statistics.median(step_seconds(scheduler, runner) for _ in range(repeats))
     moved = weight_bytes(config) + batch * (context + repeats // 2) * config.kv_bytes_per_token(2)
     case, goal = f'{name}, batch {batch}, context {context}', GOAL['decode step'] if batch == 1 else None
