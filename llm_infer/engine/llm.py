@@ -86,6 +86,7 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
     if device.type == 'cpu':                                                      # there, weights take nothing from the cache
         num_blocks = count_blocks()
         length = fit_max_model_len(length, num_blocks, most.block_size, given)
+    elif device.index is not None: torch.cuda.set_device(device)                  # kernels and graphs go to the current one
     weights = load_weights(folder, config, dtype, device)
     if device.type != 'cpu':
         num_blocks = count_blocks()
