@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SETTINGS', 'PROMPT', 'OUTPUT', 'PINNED', 'NAN', 'INF', 'BIG', 'NUMBERS', 'WHOLE', 'NO_LIST', 'NO_IDS', 'NO_FLAGS',
-           'REFUSED', 'CONTRADICTIONS', 'make_request', 'random_case', 'by_transformers', 'check_processors',
+           'REFUSED', 'YES_NO', 'CONTRADICTIONS', 'make_request', 'random_case', 'by_transformers', 'check_processors',
            'test_processors_equal_transformers', 'test_few_candidates_are_enough', 'exact', 'chi_square_p',
            'check_distributions', 'test_distributions', 'test_noise', 'test_noise_at_its_ends',
            'test_company_does_not_matter', 'test_seeds_and_steps_differ', 'test_seeded_tokens_are_as_they_were',
@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 
+from llm_infer.sampling.grammar import StructuredOutputsParams
 from llm_infer.sampling.params import NOT_SUPPORTED, READERS, SamplingParams
 from llm_infer.sampling.sampler import (Sampler, SamplingTensors, apply_min_p, apply_temperature, draw_from_top, exponential_draw,
                                         exponential_noise, keep_top_reference, noise_keys)
@@ -301,10 +302,13 @@ def check_refused():
 def test_refused(): assert check_refused() > 200
 
 # %% ../nbs/tests/50_sampling.ipynb #351df6a1
+YES_NO = StructuredOutputsParams(choice=['yes', 'no'])
 CONTRADICTIONS = [
     (dict(min_tokens=17), r'min_tokens must be from 0 to max_tokens, which is 16; got 17'),
     (dict(n=2, temperature=0), r'n must be 1 when temperature is 0.0, .*; got 2'),
     (dict(stop=['a'], detokenize=False), r'detokenize must be True with stop=.*; got False'),
+    (dict(structured_outputs=YES_NO, min_tokens=3), r'min_tokens must be 0 with structured_outputs, .*; got 3'),
+    (dict(structured_outputs=YES_NO, ignore_eos=True), r'ignore_eos must be False with structured_outputs, .*; got True'),
     (dict(logit_bias={5: 1, '5': 2}), r'logit_bias must name a token once; got 5 twice'),
     (dict(best_of=2), r'best_of is not supported .*: the only value is None; got 2'),
     (dict(extra_args={'a': 1}), r'extra_args is not supported .*: the only value is None; got'),
@@ -332,6 +336,9 @@ def test_accepted():
                           logprobs=0, prompt_logprobs=-1, repetition_penalty=1e-300, allowed_token_ids=np.arange(3))
     assert full.logit_bias == {7: 1.0, 8: -100.0} and full.stop == ('END',) and full.allowed_token_ids == (0, 1, 2)
     assert eval(repr(full)) == full == pickle.loads(pickle.dumps(full))
+    chosen = SamplingParams(structured_outputs=YES_NO)
+    assert chosen.structured_outputs is YES_NO and len({chosen, chosen.replace(), SamplingParams()}) == 2
+    assert SamplingTensors.build([make_request(0, structured_outputs=YES_NO)], 9).stages()[0] == 'grammar'
 
 # %% ../nbs/tests/50_sampling.ipynb #e8598bcd
 def test_vocabulary():

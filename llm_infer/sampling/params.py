@@ -114,7 +114,8 @@ def some_token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 def structure(name: str, value: Any) -> Any:
     "A StructuredOutputsParams; TypeError for anything else."
-    if type(value).__name__ == 'StructuredOutputsParams': return value
+    from llm_infer.sampling.grammar import StructuredOutputsParams   # here, so that only those who need it pay for the import
+    if isinstance(value, StructuredOutputsParams): return value
     raise TypeError(f'{name} must be a StructuredOutputsParams; got {value!r}')
 
 # %% ../../nbs/50_params.ipynb #c1f63293
