@@ -212,24 +212,24 @@ def test_tiled_kernel(num_heads, num_kv_heads, lens=(1, 31, 32, 33)):
             assert got.dtype == dtype and (got.double() - want).abs().max() < TOLERANCE[dtype] * want.abs().max().clamp(min=1)
 
 # %% ../nbs/tests/33_attention.ipynb #ac0616d9
-def far_apart(x, stride=2 ** 31 + 64):
-    "The same numbers in float16, each x[i] `stride` numbers after the one before."
+def far_apart(x, stride=2 ** 30 + 64):
+    "The same numbers in float16, each x[i] `stride` numbers after the one before: the stride fits in 32 bits, twice the stride not."
     far = torch.empty(stride * (len(x) - 1) + x[0].numel(), dtype=torch.float16, device=TRITON_DEVICE)
     return far.as_strided(x.shape, (stride, *x[0].contiguous().stride())).copy_(x)
 
 @needs_triton
 def test_offsets_beyond_32_bits():
-    *caches, _ = paged([torch.randn(32, 2, 16)], [torch.randn(32, 2, 16)], 16, 'plain')
-    caches = [cache[(~cache.isnan()).flatten(1).all(1)].half() for cache in caches]         # the two blocks that are written
+    *caches, _ = paged([torch.randn(48, 2, 16)], [torch.randn(48, 2, 16)], 16, 'plain')
+    caches = [cache[(~cache.isnan()).flatten(1).all(1)].half() for cache in caches]         # the three blocks that are written
     q = torch.randn(3, 4, 16).half()
-    table_and_lens = [torch.tensor(x, dtype=torch.int32) for x in ([[1, 0]], [0, 3], [20])]
+    table_and_lens = [torch.tensor(x, dtype=torch.int32) for x in ([[2, 0, 1]], [0, 3], [36])]
     on_device = [x.to(TRITON_DEVICE) for x in table_and_lens]
     got = attention_triton(q.to(TRITON_DEVICE), *map(far_apart, caches), *on_device, .25, launch=Launch(16, 16, 4, 2)).cpu()
     assert (got - attention_reference(q, *caches, *table_and_lens, .25)).abs().max() < 4e-3
 
 @needs_triton
 def test_offsets_beyond_32_bits_without_paging():
-    q, keys, values = (torch.randn(2, heads, 16).half().to(TRITON_DEVICE) for heads in (4, 2, 2))
+    q, keys, values = (torch.randn(3, heads, 16).half().to(TRITON_DEVICE) for heads in (4, 2, 2))
     got = tiled_attention(q, far_apart(keys), far_apart(values), .25, Launch(16, 16, 4, 2))
     assert torch.equal(got, tiled_attention(q, keys, values, .25, Launch(16, 16, 4, 2)))
     num_rows, head_dim = 2 ** 23 + 1, 256                                       # of a merge, whose first row alone is computed
