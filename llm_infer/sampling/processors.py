@@ -240,5 +240,5 @@ def check_choices(logits: Float[Tensor, "num_sampled vocab_size"], likeliest: In
     row = (~largest.isfinite()).nonzero()[0].item()
     if largest[row] > -torch.inf or largest[row].isnan():
         raise RequestError(requests[row].request_id, f'its largest logit is {largest[row].item()}')
-    asked = ', '.join(name for name in FORBIDDING if getattr(requests[row].sampling_params, name))
+    asked = ', '.join(name for name in FORBIDDING if getattr(requests[row].sampling_params, name)) or 'the penalties'
     raise RequestError(requests[row].request_id, f'no token is left to choose: together, {asked} forbid all')
