@@ -85,6 +85,7 @@ def check_params(engine: 'LLMEngine', params: SamplingParams) -> None:
     if engine.tokenizer is None:
         for name in ('stop', 'bad_words', 'structured_outputs'):
             if getattr(params, name): raise ValueError(f'{name} needs a tokenizer, and this engine has none')
+    bad_word_ids(params.bad_words, engine.tokenizer)
     if params.structured_outputs is not None: engine.grammars.check(params.structured_outputs)
 
 def check_call(engine: 'LLMEngine', prompts: Any, sampling_params: Any,
@@ -119,7 +120,7 @@ def add_to_engine(engine: 'LLMEngine', asked: tuple[ParsedPrompt, SamplingParams
     request_id, part_ids = pick_ids(engine, request_id, params.n, mailbox)
     common = dict(eos_token_ids=engine.eos_token_ids, max_model_len=scheduler.config.max_model_len, priority=priority,
                   seed=effective_seed(engine.seed, engine._num_arrivals),
-                  bad_word_ids=bad_word_ids(params.bad_words, engine.tokenizer) if params.bad_words else ())
+                  bad_word_ids=bad_word_ids(params.bad_words, engine.tokenizer, engine.vocab_size) if params.bad_words else ())
     requests = [build_request(part_id, prompt, params, index=i, **common) for i, part_id in enumerate(part_ids)]
     stream = lambda: TextStream(engine.tokenizer, prompt.token_ids, skip_special_tokens=params.skip_special_tokens,
                                 spaces_between_special_tokens=params.spaces_between_special_tokens, stop=params.stop,
