@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
+from ..kernels import sampling as kernels
+from ..kernels.triton_compat import use_triton
 from .logprobs import TokenLogprobs, token_logprobs
 from .params import GREEDY_BELOW
 from .processors import (BadWords, CountTable, Penalties, Seen, Tally, TokenValues, allowed_bitmask,
@@ -222,18 +224,26 @@ def process(logits: Float[Tensor, "num_sampled vocab_size"], requests: Sequence[
     if t.least is not None: apply_min_tokens(logits, t.least, num_output_tokens)
     if t.biases is not None: apply_logit_bias(logits, t.biases)
     for row in t.processor_rows: run_processors(logits, row, requests[row])
-    if t.penalties is not None: apply_penalties(logits, t.penalties, seen)
+    if t.penalties is not None and seen is not None: apply_penalties(logits, t.penalties, seen)
     return logits
 
 # %% ../../nbs/52_sampler.ipynb #6dd87b37
 def choose(logits: Float[Tensor, "num_sampled vocab_size"], greedy: Int[Tensor, "num_sampled"], tensors: SamplingTensors,
-           num_output_tokens: Int[Tensor, "num_sampled"] | None = None, in_place: bool = False) -> Int[Tensor, "num_sampled"]:
-    "Each row's token: the greedy one, or one drawn at the row's temperature. `in_place`: `logits` may be overwritten."
-    if tensors.temperature is None: return greedy
-    logits = apply_temperature(logits, tensors.temperature, out=logits if in_place else None)
-    if tensors.min_p is not None: apply_min_p(logits, tensors.min_p)
-    drawn = draw(logits, noise_keys(tensors.seeds, num_output_tokens), tensors)
-    return torch.where(tensors.temperature < GREEDY_BELOW, greedy, drawn)
+           num_output_tokens: Int[Tensor, "num_sampled"] | None = None, in_place: bool = False, divided: bool = False
+           ) -> Int[Tensor, "num_sampled"]:
+    """Each row's token: the greedy one, or one drawn at the row's temperature. `in_place`: `logits` may be overwritten;
+    `divided`: they have been divided by the temperature."""
+    t = tensors
+    if t.temperature is None: return greedy
+    if not divided: logits = apply_temperature(logits, t.temperature, out=logits if in_place else None)
+    keys = noise_keys(t.seeds, num_output_tokens)
+    if use_triton(logits):
+        cut = None if t.min_p is None and t.top_k is None else kernels.top_k_top_p_cut(logits, t.top_k, t.top_p, t.min_p)
+        drawn = kernels.exponential_draw(logits, cut, keys)
+    else:
+        if t.min_p is not None: apply_min_p(logits, t.min_p)
+        drawn = draw(logits, keys, t)
+    return torch.where(t.temperature < GREEDY_BELOW, greedy, drawn)
 
 # %% ../../nbs/52_sampler.ipynb #acefadcd
 class SamplerOutput(NamedTuple):
@@ -269,6 +279,17 @@ class Sampler:
         self._batch, self._requests, self._tallies = None, [], []
         if self._table is not None: self._table.forget(request_ids)
 
+    def _penalize_and_divide(self, logits: Float[Tensor, "num_sampled vocab_size"],
+                             t: SamplingTensors) -> Float[Tensor, "num_sampled vocab_size"]:
+        "Penalties and temperature in one pass, by the kernel."
+        rows, *values = t.penalties
+        columns = [torch.full(t.temperature.shape, neutral, device=logits.device) for neutral in (1., 0., 0.)]
+        for column, value in zip(columns, values): column[rows] = value
+        slots = torch.full(t.temperature.shape, -1, device=logits.device)
+        slots[rows] = torch.tensor([tally.slot for tally in self._tallies], device=logits.device)
+        self._table.update(self._tallies)
+        return kernels.penalties_and_temperature(logits, self._table.prompt_mask, self._table.output_counts, slots, *columns, t.temperature)
+
     @torch.inference_mode()
     def __call__(self, logits: Float[Tensor, "num_sampled vocab_size"], requests: Sequence[Any],
                  bitmask: Int32[Tensor, "num_masked vocab_words"] | None = None, bitmask_rows: Sequence[int] = ()
@@ -278,11 +299,13 @@ class Sampler:
         t, steps, seen = self.tensors(requests, logits.shape[1], logits.device), None, None
         if t.temperature is not None or t.least is not None:
             steps = torch.tensor([r.num_output_tokens for r in requests], device=logits.device)
-        if self._tallies: seen = self._table.seen(self._tallies)
+        fused = t.temperature is not None and t.penalties is not None and use_triton(logits)
+        if self._tallies and not fused: seen = self._table.seen(self._tallies)
         processed = process(logits, requests, t, steps, seen, bitmask, bitmask_rows)
+        if fused: processed = self._penalize_and_divide(processed, t)
         greedy = processed.argmax(-1)
         if processed is not logits: check_choices(processed, greedy, requests)
-        token_ids, rows = choose(processed, greedy, t, steps, in_place=processed is not logits), t.logprob_rows
+        token_ids, rows = choose(processed, greedy, t, steps, in_place=processed is not logits, divided=fused), t.logprob_rows
         if not rows: return SamplerOutput(token_ids.tolist(), {})
         raw, own = (logits, token_ids) if len(rows) == len(logits) else (logits[rows], token_ids[rows])
         entries = token_logprobs(raw, own, [requests[row].sampling_params.logprobs for row in rows])
