@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['KERNEL_DEVICE', 'no_triton', 'needs_triton', 'CONFIG', 'PROMPTS', 'LENGTHS', 'write_checkpoint', 'kernels', 'serve',
            'check_traffic', 'magnitude', 'compare', 'test_kernels_give_the_same_tokens',
-           'test_kernels_with_splits_and_static_buffers', 'NoHost', 'recorded', 'test_decode_steps_can_be_recorded',
-           'test_what_looks_at_the_batch_cannot_be_recorded']
+           'test_kernels_with_splits_and_static_buffers', 'sample_steps', 'test_kernels_sample_the_same_tokens',
+           'NoHost', 'recorded', 'test_decode_steps_can_be_recorded', 'test_what_looks_at_the_batch_cannot_be_recorded']
 
 # %% ../nbs/tests/64_interpreted_engine.ipynb #4713ba24
 import json
@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from llm_infer.config import LLAMA_3_8B, ModelConfig
+from llm_infer.core.request import Request, append_token
 from llm_infer.engine.cuda_graphs import DecodeGraphs, capture_nothing, capture_sizes
 from llm_infer.engine.llm import LLM
 from llm_infer.kernels import attention as attention_module, triton_compat
@@ -30,6 +31,7 @@ from llm_infer.kernels.flash_decoding import num_kv_splits
 from llm_infer.model.llama import Llama, new_kv_cache
 from llm_infer.model.weights import expected_tensors, fused_shapes, tensor_places
 from llm_infer.sampling.params import SamplingParams
+from llm_infer.sampling.sampler import Sampler
 
 KERNEL_DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 no_triton = not (triton_compat.INTERPRETED or torch.cuda.is_available())
@@ -125,6 +127,30 @@ def test_kernels_give_the_same_tokens(tmp_path): compare(write_checkpoint(tmp_pa
 
 @needs_triton
 def test_kernels_with_splits_and_static_buffers(tmp_path): compare(write_checkpoint(tmp_path), splits=3, graphed=True)
+
+# %% ../nbs/tests/64_interpreted_engine.ipynb #3e17d3dc
+def sample_steps(num_rows, vocab_size, num_steps):
+    "The tokens of a batch with wishes of every kind, step after step."
+    kinds = (dict(), dict(temperature=0), dict(temperature=.6, top_k=20), dict(top_p=.8), dict(min_p=.05),
+             dict(temperature=1.4, top_k=90, top_p=.9, min_p=.01), dict(repetition_penalty=1.5, top_k=40),
+             dict(frequency_penalty=1., presence_penalty=.5), dict(temperature=0, repetition_penalty=2.), dict(logit_bias={3: 4.}))
+    requests = [Request(str(i), range(1, 6), max_tokens=99, seed=i, sampling_params=SamplingParams(**kinds[i % len(kinds)]))
+                for i in range(num_rows)]
+    sampler, tokens = Sampler(), []
+    for step in range(num_steps):
+        logits = torch.randn(num_rows, vocab_size, generator=torch.Generator().manual_seed(step)) * 3
+        tokens.append(sampler(logits.to(KERNEL_DEVICE), requests).token_ids)
+        for request, token in zip(requests, tokens[-1]): append_token(request, token, 10 ** 6)
+    return tokens
+
+@needs_triton
+def test_kernels_sample_the_same_tokens(num_rows=20, vocab_size=301, num_steps=3):
+    want = sample_steps(num_rows, vocab_size, num_steps)
+    with kernels() as launches: got = sample_steps(num_rows, vocab_size, num_steps)
+    counts = Counter(kernel for kernel, _ in launches)
+    assert got == want and len(set(map(tuple, want))) == num_steps
+    assert counts['_penalties_kernel'] == counts['_cut_kernel'] == counts['_draw_winner_kernel'] == num_steps, counts
+    return counts
 
 # %% ../nbs/tests/64_interpreted_engine.ipynb #d35d7d3e
 class NoHost(TorchDispatchMode):
