@@ -7,7 +7,7 @@ here = Path(__file__).parent
 parser = ConfigParser(delimiters=['='])
 parser.read(here / 'settings.ini', encoding='utf-8')
 cfg = parser['DEFAULT']
-notebooks = cfg['notebooks_requirements'].split()
+notebooks, structured = cfg['notebooks_requirements'].split(), cfg['structured_requirements'].split()
 
 setup(
     name=cfg['lib_name'], version=cfg['version'], description=cfg['description'], keywords=cfg['keywords'].split(),
@@ -18,6 +18,6 @@ setup(
     packages=find_packages(include=[cfg['lib_path'], cfg['lib_path'] + '.*']), include_package_data=True, zip_safe=False,
     python_requires='>=' + cfg['min_python'],
     install_requires=cfg['requirements'].split() + [f'{r}; platform_system == "Linux"' for r in cfg['linux_requirements'].split()],
-    extras_require={'notebooks': notebooks, 'dev': notebooks + cfg['dev_requirements'].split()},
+    extras_require={'notebooks': notebooks, 'structured': structured, 'dev': notebooks + structured + cfg['dev_requirements'].split()},
     entry_points={'console_scripts': cfg['console_scripts'].split()},
 )
