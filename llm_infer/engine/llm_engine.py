@@ -128,11 +128,11 @@ def add_to_engine(engine: 'LLMEngine', asked: tuple[ParsedPrompt, SamplingParams
     has_text = engine.tokenizer is not None and params.detokenize
     completions = [Completion(r, stream() if has_text else None, None if params.logprobs is None else []) for r in requests]
     state = RequestState(request_id, prompt.text, completions, mailbox, None if params.prompt_logprobs is None else [None])
+    grammars = [engine.grammars.compile(params.structured_outputs) for _ in requests] if params.structured_outputs else []
     for request in requests: scheduler.add_request(request)      # all are alike: the first is refused, or none
     engine._states[request_id] = state
     for request, completion in zip(requests, completions): engine._parts[request.request_id] = state, completion
-    if params.structured_outputs is not None:
-        for request in requests: engine._compiling[request.request_id] = engine.grammars.compile(params.structured_outputs)
+    for request, grammar in zip(requests, grammars): engine._compiling[request.request_id] = grammar
     engine._num_arrivals += 1
     return request_id
 
@@ -153,6 +153,7 @@ def take_in(engine: 'LLMEngine', updates: Iterable[RequestUpdate], result: StepR
     "Hands a step's news to the completions, ends those whose stop string is complete, and forgets those that have ended."
     stopped, ended, failed = [], [], []
     for request_id, entries in result.prompt_logprobs.items():
+        if request_id not in engine._parts: continue                    # aborted while the step ran
         state, completion = engine._parts[request_id]
         state.receive_prompt(completion.request, entries, engine.tokenizer)
     for request, new_token_ids, finish_reason in updates:
@@ -176,7 +177,7 @@ def take_in(engine: 'LLMEngine', updates: Iterable[RequestUpdate], result: StepR
 def take_grammars(engine: 'LLMEngine') -> None:
     "Lets requests begin whose grammar has been compiled; where that failed, the request ends with the error."
     for request_id, future in list(engine._compiling.items()):
-        if not future.done(): continue
+        if request_id not in engine._compiling or not future.done(): continue     # a sibling's failure has ended it
         del engine._compiling[request_id]
         request = engine._parts[request_id][1].request
         try: request.grammar, request.ready = future.result(), True
@@ -197,6 +198,7 @@ class LLMEngine:
         self._parts: dict[str, tuple[RequestState, Completion]] = {}     # their completions, by the scheduler's id
         self._compiling: dict[str, Future] = {}                          # their grammars, by the scheduler's id
         self._mailbox: dict[str, RequestState] = {}                      # news of the requests that came by add_request
+        self._unread: list[RequestOutput] = []                           # what `step` could not hand over
         self._num_arrivals = 0
 
     @property
@@ -223,7 +225,10 @@ class LLMEngine:
         """One step. Returns the news of requests that came by `add_request`, also those that came while another call was turning.
         A request that cannot go on has the finish_reason 'error', and a stop_reason that says why; others go on."""
         if self.scheduler.has_unfinished_requests(): self._advance()
-        return [self._mailbox.pop(i).read() for i in list(self._mailbox)]
+        with HeldInterrupts():      # Ctrl-C comes before the news is taken, or finds it in `_unread`, for the next `step`
+            self._unread += [self._mailbox.pop(i).read() for i in list(self._mailbox)]
+        outputs, self._unread = self._unread, []
+        return outputs
 
     def abort(self, request_ids: str | Iterable[str]) -> None:
         "Ends requests now and frees their blocks; each has a last output, finish_reason 'abort'. Other ids are passed over."
@@ -234,7 +239,7 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         "True while a request waits or runs, or `step` has news to tell."
-        return self.scheduler.has_unfinished_requests() or bool(self._mailbox)
+        return self.scheduler.has_unfinished_requests() or bool(self._mailbox or self._unread)
 
     def _end(self, state: RequestState, status: RequestStatus) -> None:
         open_ids = [c.request.request_id for c in state.completions if not c.request.status.is_finished]
@@ -244,6 +249,7 @@ class LLMEngine:
         state.tell()
 
     def _fail(self, error: RequestError) -> None:
+        if error.request_id not in self._parts: return                  # ended by a sibling's failure
         state, completion = self._parts[error.request_id]
         completion.request.stop_reason, state.error = error.message, error
         self._end(state, RequestStatus.FINISHED_ERROR)
@@ -251,7 +257,8 @@ class LLMEngine:
     def _forget(self, ended: list[str]) -> None:
         for request_id in ended:
             state, _ = self._parts.pop(request_id)
-            self._compiling.pop(request_id, None)
+            compiling = self._compiling.pop(request_id, None)
+            if compiling is not None: compiling.cancel()
             if state.finished: self._states.pop(state.request_id, None)
         if ended: self.runner.forget(ended)
 
@@ -268,11 +275,11 @@ class LLMEngine:
 
     def _serve(self, asked: list[tuple]) -> Iterator[RequestState]:
         mailbox: dict[str, RequestState] = {}
-        ids: list[str] = []
+        states: list[RequestState] = []
         try:
             with HeldInterrupts():
-                for one in asked: ids.append(add_to_engine(self, one, mailbox))
-            unfinished = len(ids)
+                for one in asked: states.append(self._states[add_to_engine(self, one, mailbox)])
+            unfinished = len(states)
             while unfinished:
                 if not mailbox: self._advance()     # else somebody else's step has brought news already
                 while mailbox:
@@ -280,4 +287,4 @@ class LLMEngine:
                     if state.error is not None: raise state.error
                     unfinished -= state.finished
                     yield state
-        finally: self.abort(ids)
+        finally: self.abort([s.request_id for s in states if self._states.get(s.request_id) is s])   # ids may be in use anew

@@ -251,6 +251,7 @@ class SamplerOutput(NamedTuple):
     token_ids: list[int]
     logprobs: dict[int, TokenLogprobs]     # by row
 
+# %% ../../nbs/52_sampler.ipynb #b6656092
 class Sampler:
     """Chooses each row's token; the choice depends on the row and its request's parameters, seed and tokens only.
 
@@ -296,6 +297,13 @@ class Sampler:
                  ) -> SamplerOutput:
         """One token per row of `logits`, which stay as they are. `requests[i]` is row i's; `bitmask[j]` is the grammar's mask of
         row `bitmask_rows[j]`. Raises RequestError for a row that cannot go on; the others of the batch can, without it."""
+        try: return self._sample(logits, requests, bitmask, bitmask_rows)
+        except BaseException:      # Ctrl-C may leave what is kept half-written; it can be made anew from the requests' tokens
+            self._batch, self._requests, self._tallies, self._table = None, [], [], None
+            raise
+
+    def _sample(self, logits: Float[Tensor, "num_sampled vocab_size"], requests: Sequence[Any],
+                bitmask: Int32[Tensor, "num_masked vocab_words"] | None, bitmask_rows: Sequence[int]) -> SamplerOutput:
         t, steps, seen = self.tensors(requests, logits.shape[1], logits.device), None, None
         if t.temperature is not None or t.least is not None:
             steps = torch.tensor([r.num_output_tokens for r in requests], device=logits.device)
