@@ -231,9 +231,9 @@ def check_strings(path: str, schema: dict) -> None:
     "Rewrite the patterns of one schema. Raise ValueError for patterns, formats and constants that are not supported."
     if 'pattern' in schema: schema['pattern'] = pattern_within_json(f'{path}: pattern', schema['pattern'])
     if 'patternProperties' in schema:
-        given = schema['patternProperties']
-        schema['patternProperties'] = {pattern_within_json(f'{path}: patternProperties', key): child for key, child in given.items()}
-        if len(schema['patternProperties']) < len(given): raise ValueError(f'{path}: patternProperties: two patterns are the same')
+        given, where = schema['patternProperties'], f'{path}: patternProperties'
+        schema['patternProperties'] = {pattern_within_json(where, pattern): child for pattern, child in given.items()}
+        if len(schema['patternProperties']) < len(given): raise ValueError(f'{where}: two patterns are the same')
     if 'format' in schema and schema['format'] not in FORMATS:
         raise ValueError(f'{path}: format must be one of {", ".join(FORMATS)}; got {schema["format"]!r:.60}')
     for key in sorted({'const', 'enum'} & schema.keys()): check_constant(f'{path}: {key}', schema[key])
