@@ -100,16 +100,18 @@ def parameter_cases():
                     ('temperature', inf, 'inf', '0 or more'), ('top_p', 0, r'\b0\b', 'above 0'),
                     ('top_p', 1.5, '1.5', 'to 1'), ('top_p', nan, 'nan', 'to 1'),
                     ('top_k', -2, '-2', '-1 or more'), ('min_p', 2, r'\b2\b', 'from 0 to 1'),
-                    ('max_tokens', 0, r'\b0\b', '1 or more'), ('n', 2, r'\b2\b', 'not supported yet'))
+                    ('max_tokens', 0, r'\b0\b', '1 or more'), ('n', 0, r'\b0\b', 'from 1 to'), ('logprobs', -2, '-2', '-1 or more'))
     wrong_types = (('temperature', 'hot'), ('temperature', True), ('top_k', 1.5), ('max_tokens', '16'), ('seed', 1.5),
                    ('stop_token_ids', 3), ('ignore_eos', 1))
     for name, value, *patterns in out_of_range: yield f'{name}={value}', ask(**{name: value}), ValueError, name, *patterns
     for name, value in wrong_types:
         yield f'{name}={value!r}', ask(**{name: value}), TypeError, name, re.escape(str(value))
     yield 'unknown keyword', ask(temprature=1), TypeError, 'temprature', 'temperature'
-    yield 'keyword of a later version', ask(logprobs=5), ValueError, 'logprobs', r'\b5\b', 'not supported yet'
+    yield 'several greedy completions', ask(n=2, temperature=0), ValueError, r'\bn\b', r'\b2\b', 'temperature'
     call = lambda **kw: lambda: tiny().generate([[1], [2]], use_tqdm=False, **kw)
     yield 'stop id out of range', call(sampling_params=SamplingParams(stop_token_ids=[96])), ValueError, r'\b96\b', '0 to 95'
+    yield 'biased id out of range', call(sampling_params=SamplingParams(logit_bias={96: 1.})), ValueError, r'\b96\b', '0 to 95'
+    yield 'text without a tokenizer', call(sampling_params=SamplingParams(stop='x')), ValueError, 'stop', 'tokenizer'
     yield 'three for two prompts', call(sampling_params=[SamplingParams()] * 3), ValueError, '3 entries for 2 prompts'
     yield 'a dict for parameters', call(sampling_params={'temperature': 0}), TypeError, 'SamplingParams', 'temperature'
     yield 'priority without priorities', call(priority=[0, 1]), ValueError, 'priority 1', "scheduling_policy='priority'"
@@ -126,6 +128,11 @@ def engine_cases():
     yield 'max_model_len beyond the model', build(max_model_len=65), ValueError, r'\b65\b', r'\b64\b'
     yield 'pool below max_model_len', build(max_model_len=32, num_gpu_blocks_override=1), ValueError, r'\b32\b', r'\b16 tokens'
     yield 'no blocks', build(num_gpu_blocks_override=0), ValueError, 'num_gpu_blocks_override', r'\b0\b', '1 or more'
+    huge = build(num_gpu_blocks_override=10**9)
+    yield 'pool beyond the memory', huge, ValueError, '1000000000 blocks', 'GiB are available', 'num_gpu_blocks_override'
+    both = build(gpu_memory_utilization=1.5, num_gpu_blocks_override=16)
+    yield 'fraction above 1, beside a number', both, ValueError, r'1\.5', 'up to 1'
+    yield 'generation_config as a file', build(generation_config='mine.json'), ValueError, 'mine.json', 'auto'
     yield 'fraction above 1', build(gpu_memory_utilization=1.5), ValueError, r'1\.5', 'up to 1'
     yield 'cache smaller than a block', build(kv_cache_memory_bytes=100), ValueError, '0 blocks of 16', 'kv_cache_memory_bytes'
     yield 'block_size 0', build(block_size=0), ValueError, 'block_size', r'\b0\b', 'at least 1'

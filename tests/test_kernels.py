@@ -5,7 +5,9 @@
 # %% auto #0
 __all__ = ['DEVICE', 'no_triton', 'needs_triton', 'both_forms', 'both_layouts', 'both_types', 'strided', 'poisoned_outputs',
            'close', 'test_rms_norm', 'test_rms_norm_at_the_edges_of_float16', 'test_rope', 'test_rope_on_a_fused_qkv',
-           'test_kv_write', 'test_silu_and_mul', 'test_silu_and_mul_of_large_numbers', 'far_apart',
+           'test_kv_write', 'test_silu_and_mul', 'test_silu_and_mul_of_large_numbers', 'layouts', 'repeated',
+           'read_layouts', 'numbers', 'test_norms_of_any_layout', 'test_silu_and_mul_of_any_layout',
+           'test_rope_of_any_layout', 'test_kv_write_of_any_layout', 'test_gathers_of_any_layout', 'far_apart',
            'test_offsets_beyond_32_bits_in_norms_and_gate', 'test_offsets_beyond_32_bits_in_rope_and_cache',
            'test_embedding_and_gather']
 
@@ -76,7 +78,7 @@ def test_rms_norm_at_the_edges_of_float16(form):
 @both_types
 @pytest.mark.parametrize('num_tokens,num_heads,num_kv_heads,head_dim,rotary_dim',
                          [(1, 9, 3, 64, 64), (33, 7, 1, 80, 32), (5, 1, 1, 2, 2), (3, 5, 2, 96, 96), (0, 4, 4, 64, 64),
-                          (5, 0, 3, 64, 64), (5, 9, 0, 64, 64), (2, 0, 0, 64, 64)])
+                          (2, 8, 2, 16, 8), (3, 16, 2, 32, 32), (5, 0, 3, 64, 64), (5, 9, 0, 64, 64), (2, 0, 0, 64, 64)])
 def test_rope(num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, dtype, tolerance, layout, form):
     table = cos_sin_table(rope_inv_freq(rotary_dim, 1e5), 500).to(DEVICE[form])
     positions = torch.randint(0, 500, (num_tokens,), generator=torch.Generator().manual_seed(3)).to(DEVICE[form])
@@ -102,21 +104,22 @@ def test_rope_on_a_fused_qkv(form):
 @both_forms
 @both_layouts
 @pytest.mark.parametrize('dtype,cache_dtype', [(torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.float32, torch.bfloat16)])
-@pytest.mark.parametrize('num_tokens,num_blocks,block_size',
-                         [(1, 1, 1), (33, 40, 1), (33, 3, 16), (100, 3, 48), (0, 2, 16), (64, 1, 64)])
-def test_kv_write(num_tokens, num_blocks, block_size, dtype, cache_dtype, layout, form):
+@pytest.mark.parametrize('num_tokens,num_blocks,block_size,num_kv_heads',
+                         [(1, 1, 1, 3), (33, 40, 1, 1), (33, 3, 16, 3), (100, 3, 48, 2), (0, 2, 16, 3), (64, 1, 64, 8)])
+def test_kv_write(num_tokens, num_blocks, block_size, num_kv_heads, dtype, cache_dtype, layout, form):
     generator = torch.Generator().manual_seed(4)
     slots = torch.randperm(num_blocks * block_size, generator=generator)[:num_tokens]
     slots[torch.rand(num_tokens, generator=generator) < .2] = -1
     slots = slots.to(DEVICE[form])
-    key, value = (strided(num_tokens, 3, 20, dtype=dtype, seed=i, layout=layout, form=form) for i in range(2))
-    empty = torch.full((2, num_blocks, 3, 20, block_size), torch.nan, dtype=cache_dtype, device=key.device).permute(0, 1, 4, 2, 3)
+    key, value = (strided(num_tokens, num_kv_heads, 20, dtype=dtype, seed=i, layout=layout, form=form) for i in range(2))
+    shape = 2, num_blocks, num_kv_heads, 20, block_size
+    empty = torch.full(shape, torch.nan, dtype=cache_dtype, device=key.device).permute(0, 1, 4, 2, 3)
     got, want = empty.clone(), empty.clone()
     if layout == 'gaps': got, want = got.contiguous(), want.contiguous()
     (kv_write if form == 'torch' else kv_write_triton)(key, value, got[0], got[1], slots)
     kv_write_reference(key, value, want[0], want[1], slots)
     assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.nan_to_num(9.), want.nan_to_num(9.))
-    assert (~got[0].isnan()).sum() == (slots >= 0).sum() * 60
+    assert (~got[0].isnan()).sum() == (slots >= 0).sum() * num_kv_heads * 20
 
 # %% ../nbs/tests/30_kernels.ipynb #15f1ba97
 @both_forms
@@ -136,34 +139,121 @@ def test_silu_and_mul_of_large_numbers(form):
     assert silu(x).tolist() == silu_and_mul_reference(x).tolist() == [[0., 0., 400., 2e4]]
 
 # %% ../nbs/tests/30_kernels.ipynb #09072e10
-def far_apart(rows, stride=2 ** 31 + 64):
-    "The same numbers in float16, each row `stride` numbers after the one before."
+from itertools import permutations, product
+
+def layouts(x):
+    "Views equal to `x`: dimensions in any order in memory; NaN between neighbours, in one dimension each."
+    for order in permutations(range(x.ndim)): yield x.permute(order).contiguous().permute([order.index(i) for i in range(x.ndim)])
+    for dim in range(1, x.ndim + 1):
+        between = torch.full_like(x, torch.nan if x.is_floating_point() else -9)
+        yield torch.stack((x, between), dim).select(dim, 0)
+
+def repeated(x):
+    "Views of one entry of a dimension as often as `x` has entries there: stride 0."
+    for dim in range(x.ndim): yield x.narrow(dim, 0, 1).expand_as(x)
+
+def read_layouts(x): return [*layouts(x), *repeated(x)]
+
+def numbers(*shape, seed=0, form='torch'):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE[form])
+
+# %% ../nbs/tests/30_kernels.ipynb #8e6c0b8e
+@both_forms
+@pytest.mark.parametrize('shape', [(5, 24), (4, 3, 24), (2, 3, 5, 8)])
+def test_norms_of_any_layout(shape, form):
+    norm, add = (rms_norm, add_rms_norm) if form == 'torch' else (rms_norm_triton, add_rms_norm_triton)
+    weight, want = numbers(shape[-1], seed=1, form=form), lambda x, w: rms_norm_reference(x.double(), w.double(), 1e-5)
+    for x in read_layouts(numbers(*shape, form=form)): assert close(norm(x, weight, 1e-5), want(x, weight), 1e-5), x.stride()
+    for w in read_layouts(weight): assert close(norm(x, w, 1e-5), want(x, w), 1e-5), w.stride()
+    if len(shape) > 2: return
+    fresh, weights = lambda seed, i: list(layouts(numbers(*shape, seed=seed, form=form)))[i], read_layouts(weight)
+    for i, j in product(range(4), repeat=2):
+        x, residual, w = fresh(0, i), fresh(2, j), weights[i % len(weights)]
+        total = (residual + x).double()
+        add(x, residual, w, 1e-5)
+        assert torch.equal(residual.double(), total), (x.stride(), residual.stride())
+        assert close(x, want(total, w), 1e-5), (x.stride(), residual.stride(), w.stride())
+
+@both_forms
+def test_silu_and_mul_of_any_layout(form):
+    for x in read_layouts(numbers(5, 24, form=form)):
+        got = (silu_and_mul if form == 'torch' else silu_and_mul_triton)(x)
+        assert close(got, silu_and_mul_reference(x.double()), 1e-5), x.stride()
+
+@both_forms
+def test_rope_of_any_layout(form):
+    rope, table = apply_rope if form == 'torch' else apply_rope_triton, cos_sin_table(rope_inv_freq(16, 1e5), 50).to(DEVICE[form])
+    positions = torch.tensor([0, 49, 7, 21], device=DEVICE[form])
+    def check(q, k, positions, table):
+        want = q.double(), k.double()
+        for x in want: rotate_(x, positions, table.double())
+        rope(q, k, positions, table)
+        assert close(q, want[0], 1e-5) and close(k, want[1], 1e-5), (q.stride(), k.stride(), positions.stride(), table.stride())
+    two = lambda: (numbers(4, 3, 20, form=form), numbers(4, 2, 20, seed=1, form=form))      # 16 of 20 numbers turn
+    for q, k in zip(*map(layouts, two())): check(q, k, positions, table)
+    for p in read_layouts(positions): check(*two(), p, table)
+    for t in read_layouts(table): check(*two(), positions, t)
+
+# %% ../nbs/tests/30_kernels.ipynb #b7b11b76
+@both_forms
+def test_kv_write_of_any_layout(form):
+    write, slots = kv_write if form == 'torch' else kv_write_triton, torch.tensor([5, -1, 11, 0], device=DEVICE[form])
+    def check(key, value, cache, slots):
+        want = torch.full((2, 3, 4, 2, 8), torch.nan, device=key.device)          # 3 blocks of 4 slots
+        kv_write_reference(key, value, *want, slots)
+        write(key, value, *cache, slots)
+        strides = key.stride(), cache[0].stride(), slots.stride()
+        for got, expected in zip(cache, want): assert torch.equal(got.nan_to_num(9.), expected.nan_to_num(9.)), strides
+    two = [numbers(4, 2, 8, seed=i, form=form) for i in range(2)]
+    empty = lambda: torch.full((3, 4, 2, 8), torch.nan, device=DEVICE[form])
+    for key, value in zip(read_layouts(two[0]), reversed(read_layouts(two[1]))): check(key, value, (empty(), empty()), slots)
+    for cache in zip(layouts(empty()), reversed(list(layouts(empty())))): check(*two, cache, slots)
+    for s in layouts(slots): check(*two, (empty(), empty()), s)
+
+def test_gathers_of_any_layout():
+    ids, table = torch.tensor([4, 0, 4]), numbers(5, 6)
+    picked = lambda x, ids: torch.stack([x[i] for i in ids.tolist()])
+    for x in read_layouts(table): assert torch.equal(embedding(ids, x), picked(x, ids)), x.stride()
+    for x in read_layouts(numbers(5, 2, 3)): assert torch.equal(gather_rows(x, ids), picked(x, ids)), x.stride()
+    for some in read_layouts(ids): assert torch.equal(embedding(some, table), picked(table, some)), some.stride()
+
+# %% ../nbs/tests/30_kernels.ipynb #f79d2136
+def far_apart(rows, dim=0):
+    "The same numbers in float16, the entries of `dim` so far apart that the last begins past 2^31, with a stride below 2^31."
+    if dim: return far_apart(rows.transpose(0, dim)).transpose(0, dim)
+    stride = 2 ** 31 // (len(rows) - 1) + 64
     storage = torch.UntypedStorage(2 * (stride * (len(rows) - 1) + rows[0].numel()), device=DEVICE['triton'])   # never filled
     far = torch.empty(0, dtype=torch.float16, device=DEVICE['triton'])
     return far.set_(storage, 0, rows.shape, (stride, *rows[0].contiguous().stride())).copy_(rows)
 
 @needs_triton
 def test_offsets_beyond_32_bits_in_norms_and_gate():
-    x, weight = torch.randn(2, 64).half(), torch.ones(64).half().to(DEVICE['triton'])
-    near = x.to(DEVICE['triton'])
-    assert torch.equal(rms_norm_triton(far_apart(x), weight, 1e-5), rms_norm_triton(near, weight, 1e-5))
-    assert torch.equal(silu_and_mul_triton(far_apart(x)), silu_and_mul_triton(near))
-    far, far_residual, near_residual = far_apart(x), far_apart(x), near.clone()
-    add_rms_norm_triton(far, far_residual, weight, 1e-5)
-    add_rms_norm_triton(near, near_residual, weight, 1e-5)
-    assert torch.equal(far, near) and torch.equal(far_residual, near_residual)
+    weight = torch.ones(64).half().to(DEVICE['triton'])
+    for shape, dim in (((3, 64), 0), ((64, 3), 1), ((64, 4), 1), ((2, 3, 8), 1)):
+        x = torch.randn(shape).half()
+        far = lambda: far_apart(x, dim)
+        near, w = x.to(DEVICE['triton']), weight[:shape[-1]]
+        assert torch.equal(rms_norm_triton(far(), w, 1e-5), rms_norm_triton(near, w, 1e-5)), shape
+        if len(shape) > 2: continue
+        if shape[1] % 2 == 0: assert torch.equal(silu_and_mul_triton(far()), silu_and_mul_triton(near)), shape
+        far_x, far_residual, near_residual = far(), far(), near.clone()
+        add_rms_norm_triton(far_x, far_residual, w, 1e-5)
+        add_rms_norm_triton(near, near_residual, w, 1e-5)
+        assert torch.equal(far_x, near) and torch.equal(far_residual, near_residual), shape
 
 @needs_triton
 def test_offsets_beyond_32_bits_in_rope_and_cache():
-    q, k = torch.randn(2, 2, 3, 64).half()
-    far, near = [far_apart(q), far_apart(k)], [q.to(DEVICE['triton']), k.to(DEVICE['triton'])]
-    table, positions = cos_sin_table(rope_inv_freq(64, 1e5), 9).to(far[0].device), torch.tensor([3, 8], device=far[0].device)
-    for x in (far, near): apply_rope_triton(*x, positions, table)
-    assert torch.equal(far[0], near[0]) and torch.equal(far[1], near[1])
-    caches = far_apart(torch.zeros(2, 4, 3, 64)), far_apart(torch.zeros(2, 4, 3, 64))        # two blocks of four slots
-    kv_write_triton(*far, *caches, torch.tensor([6, 1], device=DEVICE['triton']))
-    for cache, x in zip(caches, near): assert torch.equal(cache[1, 2], x[0]) and torch.equal(cache[0, 1], x[1])
-    assert all(cache.count_nonzero(dim=(2, 3)).bool().sum() == 2 for cache in caches)
+    q, k = torch.randn(2, 3, 3, 4).half()
+    on_device, table = lambda x: x.to(DEVICE['triton'], copy=True), cos_sin_table(rope_inv_freq(4, 1e5), 9)
+    table, positions, slots = map(on_device, (table, torch.tensor([3, 8, 1]), torch.tensor([8, -1, 1])))
+    for dim in range(4):
+        far, near = [far_apart(x, min(dim, 2)) for x in (q, k)], [on_device(x) for x in (q, k)]
+        for x in (far, near): apply_rope_triton(*x, positions, table)
+        assert torch.equal(far[0], near[0]) and torch.equal(far[1], near[1]), dim
+        caches = [far_apart(torch.zeros(3, 3, 3, 4), dim) for _ in 'kv']         # three blocks of three slots
+        kv_write_triton(*far, *caches, slots)
+        for cache, x in zip(caches, near): assert torch.equal(cache[2, 2], x[0]) and torch.equal(cache[0, 1], x[2]), dim
+        assert all(cache.count_nonzero(dim=(2, 3)).bool().sum() == 2 for cache in caches), dim
 
 # %% ../nbs/tests/30_kernels.ipynb #45a0ed7b
 @pytest.mark.parametrize('num_tokens', [0, 1, 33])

@@ -77,7 +77,7 @@ def serve(config, requests, backend='paged', graphed=False):
         seen['prefix hits'] += sum(s.num_cached_tokens > 0 for s in plan.scheduled)
         seen['chunks'] += sum(not s.is_sampled for s in plan.scheduled)
         seen['mixed steps'] += len({s.num_scheduled_tokens == 1 for s in plan.scheduled}) == 2
-        scheduler.update(plan, runner.execute(plan))
+        scheduler.update(plan, runner.execute(plan).token_ids)
         scheduler.check_invariants()
     return [request.output_token_ids for _, request in due], seen
 

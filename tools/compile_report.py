@@ -29,12 +29,13 @@ from llm_infer.kernels import attention as attention_module
 from llm_infer.kernels.kv_write import kv_write
 from llm_infer.kernels.rms_norm import add_rms_norm, rms_norm
 from llm_infer.kernels.rope import apply_rope
+from llm_infer.kernels.sampling import exponential_draw, penalties_and_temperature, top_k_top_p_cut
 from llm_infer.kernels.silu_and_mul import silu_and_mul
 
 TARGETS = {'sm_80': GPUTarget('cuda', 80, 32), 'sm_90': GPUTarget('cuda', 90, 32), 'sm_100': GPUTarget('cuda', 100, 32),
            'gfx942': GPUTarget('hip', 'gfx942', 64)}
 SHARED_LIMIT = {'sm_80': 163 * 1024, 'sm_90': 227 * 1024, 'sm_100': 227 * 1024, 'gfx942': 64 * 1024}   # bytes for one program
-TYPES = {torch.bfloat16: 'bf16', torch.float16: 'fp16', torch.float32: 'fp32', torch.int32: 'i32', torch.int64: 'i64'}
+TYPES = {torch.bfloat16: 'bf16', torch.float16: 'fp16', torch.float32: 'fp32', torch.int32: 'i32', torch.int64: 'i64', torch.bool: 'i1'}
 TOOLS = Path(triton.__file__).parent / 'backends' / 'nvidia' / 'bin'
 
 
@@ -170,8 +171,20 @@ def attention_cases(target):
         launch = attention_module.launch_for(target, 'prefill', c.head_dim, BF16)
         yield f'{model}, contiguous', partial(attention_module.tiled_attention, *qkv_heads(c), c.head_dim ** -.5, launch)
 
+VOCABULARIES = (49152, 128256, 151936)   # SmolLM2, Llama 3, Qwen 3
 
-OPS = {'rms_norm': rms_norm_cases, 'rope': rope_cases, 'kv_write': kv_write_cases, 'silu_and_mul': silu_and_mul_cases}
+def sampling_cases(target):
+    "The sampler's stages on 32 rows of logits."
+    for vocab_size in VOCABULARIES:
+        logits, floats, ints = empty(32, vocab_size, dtype=torch.float32), empty(32, dtype=torch.float32), empty(32, dtype=torch.int64)
+        tables = (empty(40, vocab_size, dtype=dtype) for dtype in (torch.bool, torch.int32))
+        yield f'{vocab_size:,} logits, penalties', partial(penalties_and_temperature, logits, *tables, ints, *[floats] * 4)
+        yield f'{vocab_size:,} logits, cut', partial(top_k_top_p_cut, logits, ints, floats, floats)
+        yield f'{vocab_size:,} logits, draw', partial(exponential_draw, logits, floats, ints)
+
+
+OPS = {'rms_norm': rms_norm_cases, 'rope': rope_cases, 'kv_write': kv_write_cases, 'silu_and_mul': silu_and_mul_cases,
+       'sampling': sampling_cases}
 if hasattr(attention_module, 'attention_triton'): OPS['attention'] = attention_cases
 
 

@@ -34,7 +34,10 @@ def notebooks():
 
 
 def pytest():
-    return subprocess.run([sys.executable, '-m', 'pytest', '-q', 'tests', '--durations=5'], cwd=root).returncode == 0
+    "A worker per core, each with one thread: most tests are too small to keep several threads busy."
+    workers = min(os.cpu_count() or 1, 8)
+    command = [sys.executable, '-m', 'pytest', '-q', 'tests', '--durations=5', f'--numprocesses={workers}', '--dist=worksteal']
+    return subprocess.run(command, cwd=root, env={**os.environ, 'OMP_NUM_THREADS': '1'}).returncode == 0
 
 
 parts = {'sync': sync, 'notebooks': notebooks, 'pytest': pytest}

@@ -21,13 +21,14 @@ class RequestStatus(Enum):
     FINISHED_STOPPED = 'stop'
     FINISHED_LENGTH_CAPPED = 'length'
     FINISHED_ABORTED = 'abort'
+    FINISHED_ERROR = 'error'
 
     @property
     def is_finished(self) -> bool: return self.name.startswith('FINISHED')
 
     @property
     def finish_reason(self) -> str | None:
-        "'stop', 'length' or 'abort'; None while the request lives."
+        "'stop', 'length', 'abort' or 'error'; None while the request lives."
         return self.value if self.is_finished else None
 
 # %% ../../nbs/20_request.ipynb #d94223b7
@@ -42,17 +43,18 @@ class Request:
 
     `priority`: lower goes first. `cache_salt`: only requests with the same one share cached blocks. `ready`: False while it must wait
     for something else, without blocking those behind it. `skip_reading_prefix_cache`: compute all tokens, even cached ones.
+    `prompt_logprobs`: the logits of the prompt's tokens are wanted too, so it reads no cache.
     Raises TypeError for token ids that are not whole numbers, ValueError for `max_tokens` under 1 or `min_tokens` under 0.
     """
     __slots__ = ('request_id', 'all_token_ids', 'num_prompt_tokens', 'num_tokens', 'num_computed_tokens', 'spec_token_ids',
                  'block_ids', 'block_hashes', 'num_findable_blocks', 'extra_keys', 'skip_reading_prefix_cache', 'status',
                  'stop_reason', 'ready', 'priority', 'arrival', 'num_cached_tokens', 'num_preemptions', 'max_tokens', 'min_tokens',
-                 'eos_token_ids', 'stop_token_ids', 'sampling_params', 'seed')
+                 'eos_token_ids', 'stop_token_ids', 'sampling_params', 'seed', 'bad_word_ids', 'grammar', 'num_prompt_rows')
 
     def __init__(self, request_id: str, prompt_token_ids: Sequence[int], *, max_tokens: int, min_tokens: int = 0,
                  eos_token_ids: Iterable[int] = (), stop_token_ids: Iterable[int] = (), priority: int = 0,
                  cache_salt: str | None = None, sampling_params: Any = None, seed: int = 0, ready: bool = True,
-                 skip_reading_prefix_cache: bool = False):
+                 skip_reading_prefix_cache: bool = False, bad_word_ids: Sequence[Sequence[int]] = (), prompt_logprobs: bool = False):
         if max_tokens < 1: raise ValueError(f'request {request_id!r}: max_tokens must be at least 1, got {max_tokens}')
         if min_tokens < 0: raise ValueError(f'request {request_id!r}: min_tokens must be at least 0, got {min_tokens}')
         self.request_id = request_id
@@ -64,7 +66,7 @@ class Request:
         self.block_hashes: list[bytes] = []       # of its full blocks, made when first needed
         self.num_findable_blocks = 0              # its leading blocks that other requests can find
         self.extra_keys = () if cache_salt is None else (('cache_salt', cache_salt),)
-        self.skip_reading_prefix_cache, self.ready = skip_reading_prefix_cache, ready
+        self.skip_reading_prefix_cache, self.ready = skip_reading_prefix_cache or prompt_logprobs, ready
         self.status, self.stop_reason = RequestStatus.WAITING, None
         self.priority, self.arrival = priority, -1   # the scheduler numbers the arrivals
         self.num_cached_tokens = 0                # found in the cache when it was first admitted
@@ -72,6 +74,8 @@ class Request:
         self.max_tokens, self.min_tokens = max_tokens, min_tokens
         self.eos_token_ids, self.stop_token_ids = frozenset(eos_token_ids), frozenset(stop_token_ids)
         self.sampling_params, self.seed = sampling_params, seed
+        self.bad_word_ids, self.grammar = bad_word_ids, None   # the sampler's, as sampling_params are
+        self.num_prompt_rows = 0 if prompt_logprobs else self.num_prompt_tokens - 1   # rows of prompt logits that are done with
 
     @property
     def prompt_token_ids(self) -> list[int]: return self.all_token_ids[:self.num_prompt_tokens]

@@ -13,6 +13,7 @@ from typing import no_type_check
 import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
+from ..kernels import triton_compat
 from ..kernels.attention_backends import paged
 from ..model.llama import Batch
 
@@ -128,5 +129,6 @@ def pick_eager(enforce_eager: bool | None, device: torch.device, attention_backe
     if device.type != 'cuda': obstacle = f'the device is {str(device)!r}, and only CUDA devices have graphs'
     elif attention_backend is not paged:
         obstacle = f'attention_backend={attention_backend.__name__!r} looks at the batch on the host in every step'
+    elif triton_compat.KERNELS == 'torch': obstacle = "LLM_INFER_KERNELS='torch' looks at the batch on the host in every step"
     if enforce_eager is False and obstacle: raise ValueError(f'enforce_eager=False asks for CUDA graphs, but {obstacle}')
     return bool(enforce_eager or obstacle)

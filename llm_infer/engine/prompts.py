@@ -66,6 +66,7 @@ def parse_prompt(prompt: Any, tokenizer: Tokenizer | None, vocab_size: int, max_
         if text is None: raise ValueError(f'a prompt needs the key prompt or prompt_token_ids, got {list(fields)}')
         if tokenizer is None: raise ValueError('text needs a tokenizer, this engine has none: give prompt_token_ids')
         token_ids = tokenizer.encode(text)
+        if token_ids[:2] == [tokenizer.bos_token_id] * 2: token_ids = token_ids[1:]   # a chat rendered to text has brought its own
     ids = check_token_ids(token_ids, vocab_size)
     if not ids: raise ValueError('the prompt is empty: it must have at least one token')
     if len(ids) >= max_model_len:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
-from .flash_decoding import merge_splits, num_kv_splits
+from .flash_decoding import merge_splits_triton, num_kv_splits   # notebook 34
 from .kv_write import slots_of
 from .triton_compat import gpu, tl, triton, use_triton
 
@@ -102,7 +102,7 @@ def _tiled_attention_kernel(out_ptr, q_ptr, key_ptr, value_ptr, out_strides, q_s
         key_rows, value_rows = key_ptr + seen.to(tl.int64) * key_strides[0], value_ptr + seen.to(tl.int64) * value_strides[0]
         keys = tl.load(key_rows[:, None] + dims * key_strides[2], mask, 0.)
         values = tl.load(value_rows[:, None] + dims * value_strides[2], mask, 0.)
-        scores = _scores(q, keys, scale, seen, rows, True, 0, 0.)
+        scores = _scores(q, keys, scale, seen, rows, MASKED=True, SLIDING_WINDOW=0, SOFT_CAP=0.)
         acc, row_max, row_sum = _online_softmax(acc, row_max, row_sum, scores, values)
 
     out_rows = out_ptr + rows.to(tl.int64) * out_strides[0] + head * out_strides[1]
@@ -265,7 +265,7 @@ def attention_triton(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
         SLIDING_WINDOW=sliding_window or 0, SOFT_CAP=(soft_cap or 0.) * LOG2_E, SPLIT=split,
         BLOCK_M=block_m, BLOCK_KV=launch.BLOCK_KV, BLOCK_D=block_d(head_dim),
         num_warps=launch.num_warps, num_stages=launch.num_stages)
-    return merge_splits(out, lse, q.dtype) if split else out[0]
+    return merge_splits_triton(out, lse, q.dtype) if split else out[0]
 
 # %% ../../nbs/33_attention.ipynb #48de7269
 def capped_attention(q: Float[Tensor, "batch heads queries head_dim"], keys: Float[Tensor, "batch heads keys head_dim"],
@@ -363,5 +363,5 @@ def attention(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
     if sliding_window is not None and sliding_window < 1:
         raise ValueError(f'sliding_window must be 1 or more, or None, got {sliding_window}')
     if soft_cap is not None and soft_cap <= 0: raise ValueError(f'soft_cap must be above 0, or None, got {soft_cap}')
-    form = attention_triton if use_triton(q) and q.dtype != torch.float64 else attention_torch
+    form = attention_triton if use_triton(q) else attention_torch
     return form(q, key_cache, value_cache, block_table, cu_seqlens, seq_lens, scale, sliding_window, soft_cap)

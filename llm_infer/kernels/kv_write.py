@@ -38,7 +38,7 @@ def _kv_write_kernel(key_ptr, value_ptr, key_cache_ptr, value_cache_ptr, slot_ma
                      BLOCK_HEADS: tl.constexpr, BLOCK_D: tl.constexpr):
     "One program: one token's key and value to its slot, unless that is -1."
     token = tl.program_id(0).to(tl.int64)
-    heads, dims = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK_D)
+    heads, dims = tl.arange(0, BLOCK_HEADS)[:, None].to(tl.int64), tl.arange(0, BLOCK_D).to(tl.int64)
     mask = (heads < HEADS) & (dims < HEAD_DIM)
     key = tl.load(key_ptr + token * key_strides[0] + heads * key_strides[1] + dims * key_strides[2], mask)
     value = tl.load(value_ptr + token * value_strides[0] + heads * value_strides[1] + dims * value_strides[2], mask)
@@ -56,7 +56,7 @@ def kv_write_triton(key: Float[Tensor, "num_sched_tokens num_kv_heads head_dim"]
                     key_cache: Float[Tensor, "num_blocks block_size num_kv_heads head_dim"],
                     value_cache: Float[Tensor, "num_blocks block_size num_kv_heads head_dim"],
                     slot_mapping: Int64[Tensor, "num_sched_tokens"]) -> None:
-    "`kv_write` by the Triton kernel: a program for each token, a warp for each 512 numbers of its key."
+    "`kv_write` by the Triton kernel, all of any strides: a program for each token, a warp for each 512 numbers of its key."
     num_tokens, num_kv_heads, head_dim = key.shape
     if num_tokens == 0: return
     block_heads, block_d = 1 << (num_kv_heads - 1).bit_length(), 1 << (head_dim - 1).bit_length()

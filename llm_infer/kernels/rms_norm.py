@@ -23,13 +23,13 @@ def rms_norm_reference(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], 
 def _rms_norm_kernel(out_ptr, x_ptr, weight_ptr, x_strides, num_rows, num_heads, hidden_size, eps,
                      ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "One program: ROWS rows, a row being one head of one token. `out` is contiguous."
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    cols = tl.arange(0, BLOCK)
-    mask = (rows < num_rows) & (cols < hidden_size)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]      # [ROWS, 1]
+    cols = tl.arange(0, BLOCK).to(tl.int64)                                        # [BLOCK]
+    mask = (rows < num_rows) & (cols < hidden_size)                                # [ROWS, BLOCK], as x is
     x_rows = x_ptr + rows // num_heads * x_strides[0] + rows % num_heads * x_strides[1]
     x = tl.load(x_rows + cols * x_strides[2], mask, 0.).to(tl.float32)
     weight = tl.load(weight_ptr + cols, cols < hidden_size, 0.).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / hidden_size + eps)
+    scale = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / hidden_size + eps)         # [ROWS, 1]
     tl.store(out_ptr + rows * hidden_size + cols, x * scale * weight, mask)
 
 # %% ../../nbs/30_rms_norm.ipynb #52def5f3
@@ -42,13 +42,13 @@ def rows_per_program(hidden_size: int) -> tuple[int, int, int]:
 # %% ../../nbs/30_rms_norm.ipynb #2a16e6dd
 def rms_norm_triton(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], weight: Float[Tensor, "hidden_size"],
                     eps: float) -> Float[Tensor, "num_sched_tokens *heads hidden_size"]:
-    "`rms_norm` by the Triton kernel: `x` of any strides, read once and written once."
+    "`rms_norm` by the Triton kernel: `x` of any strides, read once; the result is written once."
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     heads = x.unsqueeze(1).flatten(1, -2)
     num_rows, (block_rows, block, num_warps) = heads.shape[0] * heads.shape[1], rows_per_program(x.shape[-1])
     if num_rows == 0: return out
     _rms_norm_kernel[(-(-num_rows // block_rows),)](
-        out, x, weight.contiguous(), heads.stride(), num_rows, heads.shape[1], x.shape[-1], eps,
+        out, heads, weight.contiguous(), heads.stride(), num_rows, heads.shape[1], x.shape[-1], eps,
         ROWS=block_rows, BLOCK=block, num_warps=num_warps)
     return out
 
@@ -64,7 +64,7 @@ def _add_rms_norm_kernel(x_ptr, residual_ptr, weight_ptr, x_strides, residual_st
                          ROWS: tl.constexpr, BLOCK: tl.constexpr):
     "One program: ROWS tokens. residual += x, then x = norm(residual) * weight, both in place."
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    cols = tl.arange(0, BLOCK)
+    cols = tl.arange(0, BLOCK).to(tl.int64)
     mask = (rows < num_rows) & (cols < hidden_size)
     xs = x_ptr + rows * x_strides[0] + cols * x_strides[1]
     residuals = residual_ptr + rows * residual_strides[0] + cols * residual_strides[1]
@@ -79,7 +79,7 @@ def _add_rms_norm_kernel(x_ptr, residual_ptr, weight_ptr, x_strides, residual_st
 # %% ../../nbs/30_rms_norm.ipynb #a116fe3a
 def add_rms_norm_triton(x: Float[Tensor, "num_sched_tokens hidden_size"], residual: Float[Tensor, "num_sched_tokens hidden_size"],
                         weight: Float[Tensor, "hidden_size"], eps: float) -> None:
-    "`add_rms_norm` by the Triton kernel; `x` and `residual` of any strides."
+    "`add_rms_norm` by the Triton kernel; `x` and `residual` of any strides, no two numbers in one place."
     (num_rows, hidden_size), (block_rows, block, num_warps) = x.shape, rows_per_program(x.shape[1])
     if num_rows == 0: return
     _add_rms_norm_kernel[(-(-num_rows // block_rows),)](

@@ -57,10 +57,10 @@ def rotate_(x: Float[Tensor, "num_sched_tokens heads head_dim"], positions: Int6
 def _rotate_heads(x_ptr, strides, cos, sin, HEADS: tl.constexpr, PAIRS: tl.constexpr,
                   BLOCK_HEADS: tl.constexpr, BLOCK_PAIRS: tl.constexpr):
     "Turn all heads of one token in place; `cos` and `sin` hold an angle for each of BLOCK_PAIRS pairs."
-    heads, pairs = tl.arange(0, BLOCK_HEADS)[:, None], tl.arange(0, BLOCK_PAIRS)
+    heads, pairs = tl.arange(0, BLOCK_HEADS)[:, None].to(tl.int64), tl.arange(0, BLOCK_PAIRS).to(tl.int64)
     mask = (heads < HEADS) & (pairs < PAIRS)
     first = x_ptr + heads * strides[1] + pairs * strides[2]
-    second = first + PAIRS * strides[2]
+    second = x_ptr + heads * strides[1] + (pairs + PAIRS) * strides[2]
     a = tl.load(first, mask, 0.).to(tl.float32)
     b = tl.load(second, mask, 0.).to(tl.float32)
     tl.store(first, a * cos - b * sin, mask)
@@ -84,7 +84,7 @@ def apply_rope_triton(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
                       k: Float[Tensor, "num_sched_tokens num_kv_heads head_dim"],
                       positions: Int64[Tensor, "num_sched_tokens"],
                       cos_sin: Float[Tensor, "max_position_embeddings rotary_dim"]) -> None:
-    "`apply_rope` by the Triton kernel; q, k and the table of any strides, q or k with zero heads too."
+    "`apply_rope` by the Triton kernel; all of any strides (q and k: no two numbers in one place), q or k with zero heads too."
     num_tokens, pairs, power = len(q), cos_sin.shape[1] // 2, lambda n: 1 << (n - 1).bit_length()
     if num_tokens == 0: return
     block_heads, block_kv_heads, block_pairs = power(q.shape[1]), power(k.shape[1]), power(pairs)

@@ -23,11 +23,11 @@ def silu_and_mul_reference(
 def _silu_and_mul_kernel(out_ptr, x_ptr, x_strides, size, BLOCK: tl.constexpr):
     "One program: BLOCK columns of one token; a row of `x` is `size` gates and then `size` ups. `out` is contiguous."
     token = tl.program_id(0).to(tl.int64)
-    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    cols = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = cols < size
-    gates = x_ptr + token * x_strides[0] + cols * x_strides[1]
-    gate = tl.load(gates, mask, 0.).to(tl.float32)
-    up = tl.load(gates + size * x_strides[1], mask, 0.).to(tl.float32)
+    x_row = x_ptr + token * x_strides[0]
+    gate = tl.load(x_row + cols * x_strides[1], mask, 0.).to(tl.float32)
+    up = tl.load(x_row + (cols + size) * x_strides[1], mask, 0.).to(tl.float32)
     tl.store(out_ptr + token * size + cols, gate / (1 + tl.exp(-gate)) * up, mask)
 
 # %% ../../nbs/35_silu_and_mul.ipynb #f2f10796

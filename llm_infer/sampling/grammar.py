@@ -471,10 +471,10 @@ def plain_message(message: str) -> str:
 # %% ../../nbs/53_grammar.ipynb #4d3426bc
 class GrammarState:
     "How far one request has come in its grammar. One thread at a time may use it."
-    __slots__ = ('matcher', 'eos_token_ids', 'is_finished')
+    __slots__ = ('matcher', 'eos_token_ids', 'vocab_words', 'is_finished')
 
-    def __init__(self, matcher: Any, eos_token_ids: frozenset[int]):
-        self.matcher, self.eos_token_ids, self.is_finished = matcher, eos_token_ids, False
+    def __init__(self, matcher: Any, eos_token_ids: frozenset[int], vocab_words: int = 0):
+        self.matcher, self.eos_token_ids, self.vocab_words, self.is_finished = matcher, eos_token_ids, vocab_words, False
 
     @property
     def can_end(self) -> bool:
@@ -586,7 +586,7 @@ class GrammarCompiler:
 
     def _begin(self, lark: str) -> GrammarState:
         if self._library is None: self._library = library_tokenizer(self.tokenizer, self.vocab_size, self.eos_token_ids)
-        return GrammarState(first_matcher(self._library, lark), self.eos_token_ids)
+        return GrammarState(first_matcher(self._library, lark), self.eos_token_ids, self.vocab_words)
 
     def fill_bitmask(self, states: Sequence[GrammarState], out: Int32[Tensor, "num_masked vocab_words"]) -> None:
         "`fill_bitmask` with this compiler's threads. It may run in a thread while the model runs: it lets go of Python's lock."
