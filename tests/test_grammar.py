@@ -244,7 +244,8 @@ def test_random_schemas(num_schemas=250):   # claim G2
 @pytest.mark.parametrize('pattern', [
     r'\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])', r'[A-Z][a-z]{2,8}( [A-Z][a-z]{2,8}){1,2}', r'(?:yes|no|maybe)[.!?]',
     r'\w{1,8}@\w{1,8}\.(com|org)', r'',
-    r'^(a|b)*abb$', r'\+?[1-9]\d{6,9}', r'[^\s]{3,6}', r'(?P<key>[a-z_]{1,8})=(?P<value>"[^"]*"|\d{1,9})', r'日本|[а-я]{3}|😀+', r'\W\D\S',
+    r'^(a|b)*abb$', r'\+?[1-9]\d{6,9}', r'[^\s]{3,6}', r'(?P<key>[a-z_]{1,8})=(?P<value>"[^"]*"|\d{1,9})',
+    r'日本|[а-я]{3}|😀+', r'\W\D\S',
     r'.{1,10}', r'a{2}b{0,3}c{4,}?',
     r'/\*[a-z ]{0,9}\*/', r'\\n"\x41\u00e9', r'[\[\]\-a]{2}', r'(((a|b)c)*d)?', r'<b>(?:[^<>]|<i>[^<>]*</i>)*</b>'])
 def test_regexes(pattern, num_draws=20):   # claim G2
@@ -421,6 +422,9 @@ schemas = [nest(40, in_object, {}), nest(60, in_object, {}), nest(900, in_list, 
     {'anyOf': [{'$ref': '#'}, {'type': 'integer'}]},
     {'allOf': [{'anyOf': [in_object({'const': (i, k)}) for k in range(4)]} for i in range(12)]},
     {'enum': [f'value {i}' for i in range(3000)]}, {'enum': [f'value {i}' for i in range(100_000)]}, {'enum': list(range(9000))},
+    {'type': 'string', 'allOf': [{'pattern': f'[a-z]{{{i}}}x'} for i in range(1, 40)]},
+    {'type': 'string', 'allOf': [{'pattern': f'[a-z]{{{i}}}x'} for i in range(1, 8)]},
+    *({'type': 'object', 'patternProperties': {f'^k{i:04d}_': {} for i in range(n)}} for n in (32, 400, 1500)),
     {'properties': {f'p{i}': {'type': 'integer'} for i in range(512)}}, {'properties': {f'p{i}': {} for i in range(20_000)}},
     *({'type': 'array', 'items': {'const': 1}, key: 10 ** n} for key in ('minItems', 'maxItems') for n in (3, 5, 9)),
     *({'type': 'string', key: 10 ** n} for key in ('minLength', 'maxLength') for n in (3, 5, 9)),
@@ -447,6 +451,7 @@ grammars = ['', 'start:', 'start: start', 'start: x\\nx: "b" x', 'start: A\\nA: 
     '\\n'.join(['start: R0'] + [f'R{i}: R{i + 1}' for i in range(3000)] + ['R3000: "a"']),
     '\\n'.join(['start: r0'] + [f'r{i}: r{i + 1}' for i in range(300)] + ['r300: "a"']),
     'start: ("a" b){1000000}\\nb: "b"', 'start: a{1000}\\na: b{1000}\\nb: c{1000}\\nc: "x" | "y" c',
+    'start: A\\nA: ' + ' & '.join(f'/(?s:.*)[a-z]{{{i}}}x(?s:.*)/' for i in range(1, 31)),
     'start: A\\nA: /[ab]*a[ab]{20}/ & /[ab]*b[ab]{25}/ & ~/(.*)aaa(.*)/', 'start: "\\x00"', '\\x00\\xff{{{', 'root ::= (',
     'root ::= ' + '(' * 5000, 'root := x', '::= a', 'root ::= root', 'x' * 60_000]
 choices = [[], '', 'abc', [''], [1], [None], ['a'] * 3000, ['\\ud800'], {'a': 1}, [f'value number {i}' for i in range(2500)],

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['MAX_BYTES', 'MAX_NESTING', 'SCHEMA_OF', 'SCHEMAS_IN_LIST', 'SCHEMAS_BY_NAME', 'COUNTS', 'NUMBERS', 'NOTES',
            'KEYWORDS', 'REFUSED', 'TYPES', 'DRAFTS', 'MAX_NUMBER', 'MIN_NUMBER', 'MAX_COUNT', 'MAX_PROPERTIES',
-           'MAX_FRACTION', 'ESCAPE', 'PIECE', 'REASONS', 'FORMATS', 'UNWRITABLE', 'MAX_LEVELS', 'MAX_MULTIPLE',
-           'ELSEWHERE', 'LARK_PIECE', 'MAX_RULE_LEVELS', 'import_llguidance', 'json_depth', 'limit_size', 'read_schema',
-           'check_keywords', 'check_shapes', 'check_draft', 'exact_number', 'check_numbers', 'include_bounds',
-           'regex_pieces', 'pattern_within_json', 'check_constant', 'check_strings', 'resolve', 'subschemas',
-           'walk_schema', 'can_end', 'endless_refs', 'digits', 'check_schema', 'read_choice', 'StructuredOutputsParams',
+           'MAX_FRACTION', 'ESCAPE', 'PIECE', 'REASONS', 'FORMATS', 'UNWRITABLE', 'MAX_LEVELS', 'MAX_JOINED',
+           'MAX_MULTIPLE', 'MAX_NAME_PATTERNS', 'ELSEWHERE', 'LARK_PIECE', 'MAX_RULE_LEVELS', 'MAX_INTERSECTIONS',
+           'import_llguidance', 'json_depth', 'limit_size', 'read_schema', 'check_keywords', 'check_shapes',
+           'check_draft', 'exact_number', 'check_numbers', 'include_bounds', 'regex_pieces', 'pattern_within_json',
+           'check_constant', 'check_strings', 'resolve', 'subschemas', 'walk_schema', 'can_end', 'endless_refs',
+           'num_joined', 'check_joined', 'digits', 'check_schema', 'read_choice', 'StructuredOutputsParams',
            'safe_lark', 'to_lark', 'GrammarError', 'plain_message', 'GrammarState', 'fill_bitmask', 'parser_limits',
            'checked_lark', 'library_tokenizer', 'first_matcher', 'keep', 'GrammarCompiler', 'fill_draft']
 
@@ -17,7 +18,7 @@ __all__ = ['MAX_BYTES', 'MAX_NESTING', 'SCHEMA_OF', 'SCHEMAS_IN_LIST', 'SCHEMAS_
 import difflib
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
@@ -230,8 +231,9 @@ def check_strings(path: str, schema: dict) -> None:
     "Rewrite the patterns of one schema. Raise ValueError for patterns, formats and constants that are not supported."
     if 'pattern' in schema: schema['pattern'] = pattern_within_json(f'{path}: pattern', schema['pattern'])
     if 'patternProperties' in schema:
-        schema['patternProperties'] = {pattern_within_json(f'{path}: patternProperties', pattern): child
-                                       for pattern, child in schema['patternProperties'].items()}
+        given, where = schema['patternProperties'], f'{path}: patternProperties'
+        schema['patternProperties'] = {pattern_within_json(where, pattern): child for pattern, child in given.items()}
+        if len(schema['patternProperties']) < len(given): raise ValueError(f'{where}: two patterns are the same')
     if 'format' in schema and schema['format'] not in FORMATS:
         raise ValueError(f'{path}: format must be one of {", ".join(FORMATS)}; got {schema["format"]!r:.60}')
     for key in sorted({'const', 'enum'} & schema.keys()): check_constant(f'{path}: {key}', schema[key])
@@ -304,7 +306,33 @@ def endless_refs(root: dict, refs: set[str]) -> set[str]:
     return refs - ending
 
 # %% ../../nbs/53_grammar.ipynb #e12600de
-MAX_MULTIPLE = 10_000
+MAX_JOINED = 8
+
+def num_joined(schema: Any, known: Mapping[str, int]) -> int:
+    "At most how many constraints meet in one string anywhere within `schema`; `known` says so for each reference."
+    if not isinstance(schema, dict): return 0
+    again = lambda children: [num_joined(child, known) for child in children]
+    own = sum(bool(keys & schema.keys()) for keys in ({'pattern'}, {'format'}, {'minLength', 'maxLength'}))
+    within = [child for place, child in subschemas(schema)
+              if not place.startswith(('allOf/', 'anyOf/', 'oneOf/', '$defs/', 'definitions/'))]
+    joined = sum(again(schema.get('allOf', ()))) + sum(max(again(schema.get(key, ())), default=0) for key in ('anyOf', 'oneOf'))
+    return max(own, *again(within), 0) + joined + known.get(schema.get('$ref'), 0)
+
+# %% ../../nbs/53_grammar.ipynb #7f8b6f75
+def check_joined(root: dict, refs: set[str]) -> None:
+    "Raise ValueError if more than `MAX_JOINED` constraints may meet in one string."
+    known, grown = dict.fromkeys(sorted(refs), 1), True
+    while grown:
+        before = dict(known)
+        for ref in known:
+            known[ref] = max(1, num_joined(resolve(root, ref), known))
+            if known[ref] > MAX_JOINED: break
+        grown = known != before and max(known.values()) <= MAX_JOINED
+    if max(num_joined(root, known), *known.values(), 0) > MAX_JOINED:
+        raise ValueError(f'json: allOf, $ref, anyOf: over {MAX_JOINED} constraints may meet in one string')
+
+# %% ../../nbs/53_grammar.ipynb #c3d6fcbe
+MAX_MULTIPLE, MAX_NAME_PATTERNS = 10_000, 32
 
 def digits(value: int | float) -> int:
     "The digits of a decimal number without the zeros and the point around them: 24 for 0.24 or 2400."
@@ -313,7 +341,7 @@ def digits(value: int | float) -> int:
 # %% ../../nbs/53_grammar.ipynb #86e59377
 def check_schema(schema: dict) -> None:
     "Rewrite its patterns and bounds. Raise ValueError, naming the keyword and the place, for what the grammar would not enforce."
-    refs, multiple = set(), 1
+    refs, multiple, num_patterns = set(), 1, 0
     for path, part in walk_schema(schema):
         check_keywords(path, part)
         check_shapes(path, part)
@@ -323,7 +351,10 @@ def check_schema(schema: dict) -> None:
         check_strings(path, part)
         refs |= {part['$ref']} if '$ref' in part else set()
         multiple = lcm(multiple, digits(part.get('multipleOf', 1)))
+        num_patterns += len(part.get('patternProperties', ()))
         if multiple > MAX_MULTIPLE: raise ValueError(f'{path}: multipleOf: the least multiple of all is over {MAX_MULTIPLE}')
+        if num_patterns > MAX_NAME_PATTERNS: raise ValueError(f'{path}: patternProperties: over {MAX_NAME_PATTERNS} in all')
+    check_joined(schema, refs)
     for ref in sorted(endless_refs(schema, refs)): raise ValueError(f'$ref {ref!r}: no finite value satisfies this schema')
 
 # %% ../../nbs/53_grammar.ipynb #0b859865
@@ -382,11 +413,11 @@ LARK_PIECE = re.compile('|'.join((
     r'(?P<skip>"(?:\\.|[^"\\])*"i?|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/[imslux]*)', r'(?P<json>%json\b)',
     r'(?P<option>%llguidance\b)', r'(?P<special><[^<>\s]*>)', r'(?P<attribute>\b(?:stop|temperature)\s*=)', r'(?P<open>[(\[])',
     r'(?P<close>[)\]])', r'(?P<define>:)', r'(?P<other>[\w.-]+|.)')), re.S)
-MAX_RULE_LEVELS = 400
+MAX_RULE_LEVELS, MAX_INTERSECTIONS = 400, 8
 
 def safe_lark(grammar: str) -> tuple[str, list[str]]:
     "A user's Lark grammar with its schemas checked, and the special tokens it names. Raises ValueError."
-    done, specials, at, depth, deepest, levels = [], [], 0, 0, 0, 0
+    done, specials, at, depth, deepest, levels, intersections = [], [], 0, 0, 0, 0, 0
     while at < len(grammar):
         piece = LARK_PIECE.match(grammar, at)
         kind, text, at = piece.lastgroup, piece[0], piece.end()
@@ -403,6 +434,8 @@ def safe_lark(grammar: str) -> tuple[str, list[str]]:
                 raise ValueError(f'grammar: no JSON schema after %json: {grammar[start:start + 40]!r}') from None
             text = f'%json {StructuredOutputsParams(json=schema).spec[1]}'
         done.append(text)
+        intersections += text == '&'
+        if intersections > MAX_INTERSECTIONS: raise ValueError(f'grammar: over {MAX_INTERSECTIONS} intersections (&)')
         if levels + deepest > MAX_RULE_LEVELS: raise ValueError(f'grammar: the rules have over {MAX_RULE_LEVELS} levels together')
     return ''.join(done), specials
 
