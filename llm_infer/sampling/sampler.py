@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['LARGEST', 'GOLDEN', 'CACHED', 'drawing_columns', 'processor_columns', 'SamplingTensors', 'apply_temperature',
            'apply_min_p', 'head_cut', 'keep_top_reference', 'mix64', 'noise_keys', 'exponential_noise',
-           'exponential_draw', 'row_mass', 'draw_from_top', 'draw', 'process', 'choose', 'SamplerOutput', 'Sampler']
+           'exponential_draw', 'row_mass', 'draw_from_top', 'draw', 'process', 'choose', 'penalize_and_divide',
+           'SamplerOutput', 'Sampler']
 
 # %% ../../nbs/52_sampler.ipynb #1846ca25
 from collections.abc import Iterable, Sequence
@@ -245,6 +246,18 @@ def choose(logits: Float[Tensor, "num_sampled vocab_size"], greedy: Int[Tensor, 
         drawn = draw(logits, keys, t)
     return torch.where(t.temperature < GREEDY_BELOW, greedy, drawn)
 
+# %% ../../nbs/52_sampler.ipynb #c1656a73
+def penalize_and_divide(logits: Float[Tensor, "num_sampled vocab_size"], tensors: SamplingTensors, table: CountTable,
+                        tallies: Sequence[Tally]) -> Float[Tensor, "num_sampled vocab_size"]:
+    "Penalties and temperature in one pass; `tallies` are those of `tensors.penalties.rows`, whose new tokens are counted first."
+    rows, *values = tensors.penalties
+    columns = [torch.full(tensors.temperature.shape, neutral, device=logits.device) for neutral in (1., 0., 0.)]
+    for column, value in zip(columns, values): column[rows] = value
+    slots = torch.full(tensors.temperature.shape, -1, device=logits.device)
+    slots[rows] = torch.tensor([tally.slot for tally in tallies], device=logits.device)
+    table.update(tallies)
+    return kernels.penalties_and_temperature(logits, table.prompt_mask, table.output_counts, slots, *columns, tensors.temperature)
+
 # %% ../../nbs/52_sampler.ipynb #acefadcd
 class SamplerOutput(NamedTuple):
     "One token per row, and the logprobs of the rows that asked for them."
@@ -280,17 +293,6 @@ class Sampler:
         self._batch, self._requests, self._tallies = None, [], []
         if self._table is not None: self._table.forget(request_ids)
 
-    def _penalize_and_divide(self, logits: Float[Tensor, "num_sampled vocab_size"],
-                             t: SamplingTensors) -> Float[Tensor, "num_sampled vocab_size"]:
-        "Penalties and temperature in one pass, by the kernel."
-        rows, *values = t.penalties
-        columns = [torch.full(t.temperature.shape, neutral, device=logits.device) for neutral in (1., 0., 0.)]
-        for column, value in zip(columns, values): column[rows] = value
-        slots = torch.full(t.temperature.shape, -1, device=logits.device)
-        slots[rows] = torch.tensor([tally.slot for tally in self._tallies], device=logits.device)
-        self._table.update(self._tallies)
-        return kernels.penalties_and_temperature(logits, self._table.prompt_mask, self._table.output_counts, slots, *columns, t.temperature)
-
     @torch.inference_mode()
     def __call__(self, logits: Float[Tensor, "num_sampled vocab_size"], requests: Sequence[Any],
                  bitmask: Int32[Tensor, "num_masked vocab_words"] | None = None, bitmask_rows: Sequence[int] = ()
@@ -310,7 +312,7 @@ class Sampler:
         fused = t.temperature is not None and t.penalties is not None and use_triton(logits)
         if self._tallies and not fused: seen = self._table.seen(self._tallies)
         processed = process(logits, requests, t, steps, seen, bitmask, bitmask_rows)
-        if fused: processed = self._penalize_and_divide(processed, t)
+        if fused: processed = penalize_and_divide(processed, t, self._table, self._tallies)
         greedy = processed.argmax(-1)
         if processed is not logits: check_choices(processed, greedy, requests)
         token_ids, rows = choose(processed, greedy, t, steps, in_place=processed is not logits, divided=fused), t.logprob_rows
