@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['HeldInterrupts', 'effective_seed', 'build_request', 'check_params', 'check_call', 'pick_ids', 'add_to_engine',
-           'run_step', 'take_in', 'take_grammars', 'LLMEngine']
+           'add_or_nothing', 'run_step', 'forget_parts', 'end_request', 'fail_request', 'take_in', 'take_grammars',
+           'advance', 'serve', 'LLMEngine']
 
 # %% ../../nbs/64_engine.ipynb #fd0633a1
 import hashlib
@@ -136,6 +137,19 @@ def add_to_engine(engine: 'LLMEngine', asked: tuple[ParsedPrompt, SamplingParams
     engine._num_arrivals += 1
     return request_id
 
+# %% ../../nbs/64_engine.ipynb #76dfcb73
+def add_or_nothing(engine: 'LLMEngine', asked: tuple[ParsedPrompt, SamplingParams, int], request_id: str | None) -> str:
+    "`add_to_engine` for a request whose news `step` will tell; interrupted, nothing was added, since nobody would know the id."
+    added = None
+    try:
+        with HeldInterrupts(): added = add_to_engine(engine, asked, engine._mailbox, request_id)
+        return added
+    except KeyboardInterrupt:
+        if added is not None:
+            engine.abort(added)
+            engine._mailbox.pop(added, None)
+        raise
+
 # %% ../../nbs/64_engine.ipynb #cbaffdd7
 def run_step(scheduler: Scheduler, runner: Any,
              held: HeldInterrupts) -> tuple[SchedulerOutput, list[RequestUpdate], StepResult]:
@@ -147,6 +161,31 @@ def run_step(scheduler: Scheduler, runner: Any,
     except BaseException:
         if scheduler.open_plan is plan: scheduler.cancel(plan)   # a row without its token, too, is found before anything changes
         raise
+
+# %% ../../nbs/64_engine.ipynb #91037214
+def forget_parts(engine: 'LLMEngine', ended: list[str]) -> None:
+    "Lets go of completions that have ended, and of a request when all of its completions have; `ended` are the scheduler's ids."
+    for request_id in ended:
+        state, _ = engine._parts.pop(request_id)
+        compiling = engine._compiling.pop(request_id, None)
+        if compiling is not None: compiling.cancel()
+        if state.finished: engine._states.pop(state.request_id, None)
+    if ended: engine.runner.forget(ended)
+
+def end_request(engine: 'LLMEngine', state: RequestState, status: RequestStatus) -> None:
+    "Ends what of a request has not ended yet, and tells."
+    open_ids = [c.request.request_id for c in state.completions if not c.request.status.is_finished]
+    engine.scheduler.finish_requests(open_ids, status)
+    for i in open_ids: engine._parts[i][1].receive(0)
+    forget_parts(engine, open_ids)
+    state.tell()
+
+def fail_request(engine: 'LLMEngine', error: RequestError) -> None:
+    "Ends the request that an error is about, unless a sibling's failure has ended it already."
+    if error.request_id not in engine._parts: return
+    state, completion = engine._parts[error.request_id]
+    completion.request.stop_reason, state.error = error.message, error
+    end_request(engine, state, RequestStatus.FINISHED_ERROR)
 
 # %% ../../nbs/64_engine.ipynb #7b1822ff
 def take_in(engine: 'LLMEngine', updates: Iterable[RequestUpdate], result: StepResult) -> None:
@@ -170,8 +209,8 @@ def take_in(engine: 'LLMEngine', updates: Iterable[RequestUpdate], result: StepR
         state.tell()
     engine.scheduler.finish_requests([r.request_id for r in stopped], RequestStatus.FINISHED_STOPPED)
     for request in stopped: request.status = RequestStatus.FINISHED_STOPPED     # also where the scheduler had another reason
-    engine._forget(ended)
-    for error in failed: engine._fail(error)
+    forget_parts(engine, ended)
+    for error in failed: fail_request(engine, error)
 
 # %% ../../nbs/64_engine.ipynb #42d1d832
 def take_grammars(engine: 'LLMEngine') -> None:
@@ -181,9 +220,40 @@ def take_grammars(engine: 'LLMEngine') -> None:
         del engine._compiling[request_id]
         request = engine._parts[request_id][1].request
         try: request.grammar, request.ready = future.result(), True
-        except Exception as error: engine._fail(RequestError(request_id, str(error)))
+        except Exception as error: fail_request(engine, RequestError(request_id, str(error)))
 
 # %% ../../nbs/64_engine.ipynb #6935ec84
+def advance(engine: 'LLMEngine') -> None:
+    "One turn of the crank: what is ready begins, a step runs, its news is taken in."
+    with HeldInterrupts() as held:
+        started = time.perf_counter()
+        if engine._compiling: take_grammars(engine)
+        try: plan, updates, result = run_step(engine.scheduler, engine.runner, held)
+        except RequestError as error: return fail_request(engine, error)      # one request's own fault: the others try again
+        engine.stats.record(plan, updates, time.perf_counter() - started)
+        take_in(engine, updates, result)
+        if not plan.scheduled and engine._compiling:                          # nothing else to do
+            held.call(lambda: wait(engine._compiling.values(), return_when=FIRST_COMPLETED))
+
+# %% ../../nbs/64_engine.ipynb #5d91c0ba
+def serve(engine: 'LLMEngine', asked: list[tuple]) -> Iterator[RequestState]:
+    "Adds checked requests, turns the crank until all have ended, and gives each that has news. Left early, it aborts them."
+    mailbox: dict[str, RequestState] = {}
+    states: list[RequestState] = []
+    try:
+        with HeldInterrupts():
+            for one in asked: states.append(engine._states[add_to_engine(engine, one, mailbox)])
+        unfinished = len(states)
+        while unfinished:
+            if not mailbox: advance(engine)     # else somebody else's step has brought news already
+            while mailbox:
+                state = mailbox.pop(next(iter(mailbox)))
+                if state.error is not None: raise state.error
+                unfinished -= state.finished
+                yield state
+    finally: engine.abort([s.request_id for s in states if engine._states.get(s.request_id) is s])   # ids may be in use anew
+
+# %% ../../nbs/64_engine.ipynb #ab517e35
 class LLMEngine:
     "Requests in, steps, outputs out, over parts that the caller has built. Not thread-safe: one thread drives it."
 
@@ -213,18 +283,12 @@ class LLMEngine:
         "Adds one request, whose outputs `step` will return, and returns its id. Raises ValueError or TypeError, nothing added."
         asked = check_call(self, prompt, sampling_params, priority)
         if len(asked) != 1: raise ValueError(f'add_request takes one prompt, got a list of {len(asked)}')
-        added = None
-        try:
-            with HeldInterrupts(): added = add_to_engine(self, asked[0], self._mailbox, request_id)
-            return added
-        except KeyboardInterrupt:      # it was held back, and the caller will never know the id
-            if added is not None: self.abort(added); self._mailbox.pop(added, None)
-            raise
+        return add_or_nothing(self, asked[0], request_id)
 
     def step(self) -> list[RequestOutput]:
         """One step. Returns the news of requests that came by `add_request`, also those that came while another call was turning.
         A request that cannot go on has the finish_reason 'error', and a stop_reason that says why; others go on."""
-        if self.scheduler.has_unfinished_requests(): self._advance()
+        if self.scheduler.has_unfinished_requests(): advance(self)
         with HeldInterrupts():      # Ctrl-C comes before the news is taken, or finds it in `_unread`, for the next `step`
             self._unread += [self._mailbox.pop(i).read() for i in list(self._mailbox)]
         outputs, self._unread = self._unread, []
@@ -235,56 +299,10 @@ class LLMEngine:
         with HeldInterrupts():
             ids = [request_ids] if isinstance(request_ids, str) else request_ids
             for state in [self._states[i] for i in dict.fromkeys(ids) if i in self._states]:
-                self._end(state, RequestStatus.FINISHED_ABORTED)
+                end_request(self, state, RequestStatus.FINISHED_ABORTED)
 
     def has_unfinished_requests(self) -> bool:
         "True while a request waits or runs, or `step` has news to tell."
         return self.scheduler.has_unfinished_requests() or bool(self._mailbox or self._unread)
 
-    def _end(self, state: RequestState, status: RequestStatus) -> None:
-        open_ids = [c.request.request_id for c in state.completions if not c.request.status.is_finished]
-        self.scheduler.finish_requests(open_ids, status)
-        for i in open_ids: self._parts[i][1].receive(0)
-        self._forget(open_ids)
-        state.tell()
-
-    def _fail(self, error: RequestError) -> None:
-        if error.request_id not in self._parts: return                  # ended by a sibling's failure
-        state, completion = self._parts[error.request_id]
-        completion.request.stop_reason, state.error = error.message, error
-        self._end(state, RequestStatus.FINISHED_ERROR)
-
-    def _forget(self, ended: list[str]) -> None:
-        for request_id in ended:
-            state, _ = self._parts.pop(request_id)
-            compiling = self._compiling.pop(request_id, None)
-            if compiling is not None: compiling.cancel()
-            if state.finished: self._states.pop(state.request_id, None)
-        if ended: self.runner.forget(ended)
-
-    def _advance(self) -> None:
-        with HeldInterrupts() as held:
-            started = time.perf_counter()
-            if self._compiling: take_grammars(self)
-            try: plan, updates, result = run_step(self.scheduler, self.runner, held)
-            except RequestError as error: return self._fail(error)      # one request's own fault: the others try again
-            self.stats.record(plan, updates, time.perf_counter() - started)
-            take_in(self, updates, result)
-            if not plan.scheduled and self._compiling:                  # nothing else to do
-                held.call(lambda: wait(self._compiling.values(), return_when=FIRST_COMPLETED))
-
-    def _serve(self, asked: list[tuple]) -> Iterator[RequestState]:
-        mailbox: dict[str, RequestState] = {}
-        states: list[RequestState] = []
-        try:
-            with HeldInterrupts():
-                for one in asked: states.append(self._states[add_to_engine(self, one, mailbox)])
-            unfinished = len(states)
-            while unfinished:
-                if not mailbox: self._advance()     # else somebody else's step has brought news already
-                while mailbox:
-                    state = mailbox.pop(next(iter(mailbox)))
-                    if state.error is not None: raise state.error
-                    unfinished -= state.finished
-                    yield state
-        finally: self.abort([s.request_id for s in states if self._states.get(s.request_id) is s])   # ids may be in use anew
+    def _serve(self, asked: list[tuple]) -> Iterator[RequestState]: return serve(self, asked)
