@@ -6,10 +6,13 @@
 __all__ = ['exempt']
 
 # %% ../nbs/tests/00_conftest.ipynb #9b3c2c7e
-import ast, os
+import ast, os, signal
 import torch
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')
 os.environ.setdefault('HF_HUB_OFFLINE', '1')   # no test may reach for the network; the default model comes from its own cache
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:          # as in a shell's background job: here Ctrl-C is tested
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if not torch.cuda.is_available():
     os.environ.setdefault('TRITON_INTERPRET', '1')        # kernels are interpreted, so that they can be tested without a GPU ...

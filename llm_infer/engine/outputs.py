@@ -87,7 +87,7 @@ class Completion:
         token_ids = request.all_token_ids[request.num_prompt_tokens:request.num_prompt_tokens + self.num_tokens]
         delta_token_ids, self.num_tokens_read, self.unread_text = token_ids[self.num_tokens_read:], len(token_ids), ''
         logprobs = None if self.logprobs is None else self.logprobs[:len(token_ids)]
-        total = None if logprobs is None else sum(entry[token_id].logprob for entry, token_id in zip(logprobs, token_ids))
+        total = None if logprobs is None else sum((entry[token_id].logprob for entry, token_id in zip(logprobs, token_ids)), 0.)
         return CompletionOutput(index, '' if self.text is None else self.text.text, token_ids, request.status.finish_reason,
                                 request.stop_reason, unread, delta_token_ids, total, logprobs)
 
