@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging
 
 from llm_infer.config import SchedulerConfig
 from llm_infer.core.scheduler import Scheduler
@@ -54,6 +55,7 @@ def prompts(n, shared=True):
 # %% ../nbs/tests/65_requests.ipynb #43940238
 @lru_cache(maxsize=None)
 def oracle_model():
+    logging.disable_progress_bar()
     return AutoModelForCausalLM.from_pretrained(default_model_path(progress=False), dtype=torch.float32).eval()
 
 @torch.inference_mode()
