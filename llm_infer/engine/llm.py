@@ -19,7 +19,7 @@ import torch
 from ..config import ModelConfig, SchedulerConfig
 from ..core.scheduler import Scheduler
 from .cuda_graphs import DecodeGraphs, capture_sizes, pick_eager
-from .llm_engine import LLMEngine, check_call
+from .llm_engine import LLMEngine, check_call, serve
 from .outputs import RequestOutput, RequestState
 from .runner import ModelRunner, activation_bytes, available_ram, fit_max_model_len, kv_cache_budget, num_kv_blocks
 from ..kernels.attention_backends import pick_attention_backend
@@ -148,7 +148,7 @@ class OfflineEngine(LLMEngine):
         "Finishes every prompt; outputs in the prompts' order. Interrupted, it frees what it held, and other requests go on."
         asked = check_call(self, prompts, sampling_params, priority)
         done = {}
-        with progress(use_tqdm, len(asked)) as advance, closing(self._serve(asked)) as served:
+        with progress(use_tqdm, len(asked)) as advance, closing(serve(self, asked)) as served:
             for state in served:
                 if state.finished:
                     done[state.completions[0].request.arrival] = state.read()
@@ -160,7 +160,7 @@ class OfflineEngine(LLMEngine):
                priority: int | Sequence[int] | None = None) -> Iterator[RequestOutput]:
         "An output whenever a step has brought one of the prompts tokens: `outputs[0].delta` is the new text, `.text` all of it."
         asked = check_call(self, prompts, sampling_params, priority)    # now, not at the first `next`
-        return (state.read() for state in self._serve(asked))
+        return (state.read() for state in serve(self, asked))
 
     @no_type_check
     def chat(self, messages: Sequence, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,

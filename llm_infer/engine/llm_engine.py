@@ -304,5 +304,3 @@ class LLMEngine:
     def has_unfinished_requests(self) -> bool:
         "True while a request waits or runs, or `step` has news to tell."
         return self.scheduler.has_unfinished_requests() or bool(self._mailbox or self._unread)
-
-    def _serve(self, asked: list[tuple]) -> Iterator[RequestState]: return serve(self, asked)

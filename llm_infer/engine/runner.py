@@ -120,7 +120,6 @@ def sort_rows(scheduled: Sequence[ScheduledRequest]) -> PromptRows:
 # %% ../../nbs/61_runner.ipynb #07c72d99
 def read_prompt_rows(logits: Float[Tensor, "num_rows vocab_size"], rows: PromptRows) -> dict[str, list[TokenLogprobs]]:
     "The logprobs of the prompt tokens that the `rows.prompt` of the logits speak of, by request id."
-    if not rows.prompt: return {}
     next_token_ids = torch.tensor(rows.next_token_ids, device=logits.device)
     entries = iter(token_logprobs(logits[rows.prompt], next_token_ids, rows.num_top))
     return {request_id: list(islice(entries, count)) for request_id, count in rows.counts.items()}
@@ -164,12 +163,13 @@ class ModelRunner:
     def execute(self, plan: SchedulerOutput) -> StepResult:
         "Runs the plan's step. Changes no request: whoever takes the result in does. Raises RequestError where one request fails."
         if not plan.scheduled: return StepResult({}, {}, {})
-        requests, rows = [s.request for s in plan.scheduled if s.is_sampled], sort_rows(plan.scheduled)
+        requests, prompt_logprobs = [s.request for s in plan.scheduled if s.is_sampled], {}
         with masks_in_the_making(requests, self._pool) as masks:
             batch = StepBatch.build(plan, self.block_size, self.device)
             logits = self.model(batch, self.kv_cache)
-            prompt_logprobs = read_prompt_rows(logits, rows)
-            if rows.prompt: logits = logits[rows.sampled]
+            if len(logits) > len(requests):               # some are for prompts
+                rows = sort_rows(plan.scheduled)
+                prompt_logprobs, logits = read_prompt_rows(logits, rows), logits[rows.sampled]
             sampled = self.sampler(logits, requests, *masks())
         ids = [request.request_id for request in requests]
         return StepResult({i: [token] for i, token in zip(ids, sampled.token_ids)},
