@@ -257,7 +257,7 @@ def top_k_top_p_cut(logits: Float[Tensor, "num_sampled vocab_size"], top_k: Int[
     return (top_k_top_p_cut_triton if use_triton(logits) else top_k_top_p_cut_reference)(logits, top_k, top_p, min_p)
 
 # %% ../../nbs/39_sampling_kernels.ipynb #9564754c
-GOLDEN = -7046029254386353131   # 0x9e3779b97f4a7c15, as int64
+GOLDEN = -7046029254386353131   # 0x9e3779b97f4a7c15 as int64: 2**64 over the golden ratio, whose multiples spread evenly
 
 def exponential_noise_reference(keys: Int[Tensor, "num_sampled"], vocab_size: int) -> Float[Tensor, "num_sampled vocab_size"]:
     "Exp(1) noise for all tokens of the vocabulary: that of `sampling.sampler`, from SplitMix64 (Steele, Lea and Flood, 2014)."
