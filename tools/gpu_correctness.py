@@ -179,15 +179,15 @@ def check_merge(run):
             case = f'{num_splits} splits of {num_tokens} x {heads} x {head_dim}, {dtype}'
             run.compare('merge_splits', case, got, want, tolerance)
 
-def check_far_blocks(run, stride=2 ** 31 + 64):
-    "Blocks that lie more than 2^31 numbers apart: written and read with 64-bit offsets."
-    storages = [torch.empty(stride + 512, dtype=torch.float16, device=run.device) for _ in range(2)]   # hardly touched
-    caches = [storage.as_strided((2, 16, 2, 16), (stride, 32, 16, 1)) for storage in storages]
-    key, value, q = (numbers(run, 20, n, 16, dtype=torch.float16, seed=i) for i, n in enumerate((2, 2, 4)))
-    kv_write(key, value, *caches, torch.arange(20, device=run.device))
-    for cache, rows in zip(caches, (key, value)): run.compare('kv_write', 'far block', cache[1, :4], rows[16:], 0)
-    for cache in caches: cache[1, 4:] = torch.nan
-    tables = [torch.tensor(x, dtype=torch.int32) for x in ([[0, 1]], [0, 3], [20])]
+def check_far_blocks(run, stride=2 ** 30 + 64):
+    "Three blocks, the last beyond 2^31 numbers though the stride fits in 32 bits: written and read with 64-bit offsets."
+    storages = [torch.empty(2 * stride + 512, dtype=torch.float16, device=run.device) for _ in range(2)]   # hardly touched
+    caches = [storage.as_strided((3, 16, 2, 16), (stride, 32, 16, 1)) for storage in storages]
+    key, value, q = (numbers(run, 36, n, 16, dtype=torch.float16, seed=i) for i, n in enumerate((2, 2, 4)))
+    kv_write(key, value, *caches, torch.arange(36, device=run.device))
+    for cache, rows in zip(caches, (key, value)): run.compare('kv_write', 'far block', cache[2, :4], rows[32:], 0)
+    for cache in caches: cache[2, 4:] = torch.nan
+    tables = [torch.tensor(x, dtype=torch.int32) for x in ([[0, 1, 2]], [0, 3], [36])]
     got = attention(q[:3], *caches, *(x.to(run.device) for x in tables), .25)
     near = (x.cpu().double() for x in (q[:3], *(cache.contiguous() for cache in caches)))
     run.compare('attention', 'far block', got, attention_reference(*near, *tables, .25), 4e-3)
