@@ -10,8 +10,9 @@ __all__ = ['viz', 'names', 'root', 'HOSTS', 'HOST', 'ROOT', 'WITHOUT_ANYWIDGET',
            'test_files_are_in_the_package', 'test_imports_without_anywidget', 'expect', 'try_the_transport',
            'try_two_in_a_notebook', 'try_the_notebooks_keys', 'test_parts_in_jupyterlab', 'test_saved_notebook',
            'stored_widgets', 'page_of', 'test_file_without_kernel', 'test_dark_page_stays_dark',
-           'test_jupyters_export_is_whole', 'keys_have_buttons', 'nothing_moves_by_itself', 'first_screen',
-           'text_can_be_read', 'fields_keep_their_keys', 'says_what_it_shows', 'test_stored_widget']
+           'test_jupyters_export_is_whole', 'test_shown_widgets_are_stored', 'keys_have_buttons',
+           'nothing_moves_by_itself', 'first_screen', 'text_can_be_read', 'fields_keep_their_keys',
+           'says_what_it_shows', 'test_stored_widget']
 
 # %% ../nbs/tests/70_widgets.ipynb #a491f307
 import json, re, sys
@@ -348,6 +349,20 @@ def test_jupyters_export_is_whole(tmp_path):
     states = json.loads(re.search(r'<script type="application/vnd.jupyter.widget-state\+json">(.*?)</script>', text, re.S)[1])['state']
     small = next(s['state'] for s in states.values() if s['model_name'] == 'AnyModel')
     assert small['data'] == {'say': 'hello'} and 'function transport(' in small['_esm'] and '--li-bg' in small['_css']
+
+# %% ../nbs/tests/70_widgets.ipynb #30e13cf3
+def test_shown_widgets_are_stored():
+    "Every widget that an output shows has its state in the notebook, with nobody to answer; nothing else is kept."
+    for path in [*(root / 'nbs').rglob('*.ipynb'), root / 'index.ipynb']:
+        nb = json.loads(path.read_text())
+        states = nb['metadata'].get('widgets', {}).get(WIDGET_STATE, {}).get('state', {})
+        outputs = [o.get('data', {}) for c in nb['cells'] for o in c.get('outputs', [])]
+        shown = {d[WIDGET_VIEW]['model_id'] for d in outputs if WIDGET_VIEW in d}
+        assert shown <= set(states), f'{path}: shown, and not stored: run it again with tools/run.py'
+        kept = shown | {m for i in shown for m in re.findall(r'IPY_MODEL_(\w+)', json.dumps({**states[i]['state'], '_esm': ''}))}
+        assert set(states) <= kept, f'{path}: stored, and not shown'
+        assert not any(s['state'].get('live') for s in states.values()), f'{path}: a stored widget waits for a kernel'
+        assert len(json.dumps(states)) < 3_000_000, f'{path}: widget states of over 3 MB'
 
 # %% ../nbs/tests/70_widgets.ipynb #bd9a666c
 def keys_have_buttons(page, li):
