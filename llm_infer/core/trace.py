@@ -720,10 +720,8 @@ def load_trace(path: str | Path) -> Trace:
     if not isinstance(data, dict) or data.pop('llm_infer_trace', None) != 1: raise ValueError(f'{path} holds no trace of version 1')
     names = {f.name for f in fields(Trace)}
     if data.keys() - names: raise ValueError(f'{path}: {sorted(data.keys() - names)} are no parts of a trace')
-    try: trace = Trace(**data)
-    except TypeError as error: raise ValueError(f'{path}: {error}') from error
-    trace.token_texts = {int(t): text for t, text in trace.token_texts.items()}
-    return trace
+    try: return Trace(**{**data, 'token_texts': {int(t): text for t, text in data.get('token_texts', {}).items()}})
+    except (TypeError, ValueError, AttributeError) as error: raise ValueError(f'{path}: {error}') from error
 
 PART_DEFAULTS = {'kind': 'decode', 'num_tokens': 1, 'num_cached': 0, 'hit_blocks': [], 'new_blocks': [], 'limited_by': None,
                  'is_sampled': True, 'num_drafts': 0, 'num_preemptions': 0}
