@@ -1,0 +1,463 @@
+// Steps over a recorded run of the scheduler, forward and back. What is drawn comes from the trace; nothing is decided here.
+import {h, mount, transport, bindKeys, select, button, num, clamp, owner, color, onTheme, tip, settle} from './common.js';
+
+const KEYFRAME = 32, SMALL = 128, WELL = 172;            // steps between snapshots; larger pools go on a canvas; the pool's height
+const LETTER = {prefill: 'P', chunk: 'C', decode: 'D', verify: 'V'}, WORD = {P: 'prompt', C: 'chunk of a prompt', D: 'decode', V: 'drafts verified'};
+const BLANK = {parts: [], by: new Map(), ...Object.fromEntries(['before', 'during', 'preempted', 'admitted', 'finished', 'running', 'waiting', 'blocks', 'free_tail', 'drafts', 'num_sampled'].map(k => [k, []])),
+  num_tokens: 0, token_budget: 0, sentence: 'Nothing has run yet. Write a prompt below, add it, and run a step.'};
+const box = (cls, ...kids) => h('div', {class: cls}, kids), bit = (cls, ...kids) => h('span', {class: cls}, kids);
+const many = (n, word) => `${num(n)} ${word}${n === 1 ? '' : 's'}`, same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+const visible = text => String(text).replaceAll('\n', '↵').replaceAll('\t', '⇥').replace(/^ +| +$/g, x => '·'.repeat(x.length)) || '∅';
+const called = id => (/^\d+$/.test(id) ? `r${id}` : id);
+
+// ---- the run: the state after planning any step, rebuilt from the deltas ----
+
+const copyOf = o => Object.fromEntries(Object.entries(o).map(([k, v]) => [k, k === 'tables' ? v.map(t => t.slice()) : Array.isArray(v) ? v.slice() : v]));
+
+function advance(o, run) {
+  const last = run.steps[o.at] ?? BLANK, step = run.steps[++o.at];
+  const reset = (i, status) => { o.tables[i] = []; o.done[i] = 0; o.status[i] = status; };
+  if (!last.cancelled) for (const p of last.parts) o.known[p.i] += p.sampled;
+  for (const e of [...last.during, ...last.finished, ...step.before]) {
+    if (e.what === 'add') { reset(e.request, 'waiting'); o.known[e.request] = run.requests[e.request].num_prompt_tokens; }
+    if (e.what === 'end') { o.tables[e.request] = []; o.status[e.request] = e.reason; }
+  }
+  for (const i of step.waiting) reset(i, 'waiting');
+  for (const i of step.admitted) reset(i, 'running');
+  for (const p of step.parts) {
+    for (const b of p.blocks) { o.last[b] = [p.i, o.tables[p.i].length]; o.tables[p.i].push(b); }
+    o.done[p.i] = p.start + p.count;
+  }
+  for (const [b, refs, hash] of step.blocks) { o.refs[b] = refs; o.hashes[b] = hash; }
+  const tail = new Set(step.free_tail);
+  o.free = [...o.free.filter(b => !o.refs[b] && !tail.has(b)), ...step.free_tail];
+}
+
+function makeRun(data) {
+  const {requests, config, initial, token_texts: texts = {}} = data, n = config.num_blocks, all = value => new Array(n).fill(value), done = [];
+  let now = {at: -1, refs: all(0), hashes: all(null), last: all(null), free: initial.free_queue ?? [...all(0).keys()], tables: [], done: [], known: [], status: []};
+  let {running, waiting} = initial;
+  for (const [b, refs, hash] of initial.blocks) { now.refs[b] = refs; now.hashes[b] = hash?.slice(0, 6); }
+  for (const r of initial.requests) {
+    Object.assign(now, {}); now.tables[r.request] = r.block_ids; now.done[r.request] = done[r.request] = r.num_computed_tokens; now.known[r.request] = r.num_known_tokens;
+    now.status[r.request] = running.includes(r.request) ? 'running' : 'waiting';
+  }
+  const saved = [copyOf(now)], run = {requests, config, steps: [], size: config.block_size, name: i => called(requests[i].id), words, hasText: Object.keys(texts).length > 0};
+  run.grow = () => data.steps.slice(run.steps.length).forEach(short => {
+    const step = {...BLANK, running, waiting, ...short}, sampled = new Map(step.num_sampled);
+    ({running, waiting} = step);
+    step.parts = (step.scheduled ?? []).map(p => {
+      const {request: i, start = done[i], kind = 'decode', num_tokens: count = 1, num_cached: cached = 0, hit_blocks: hits = [], new_blocks: fresh = [], limited_by: limit, num_drafts: drafts = 0, is_sampled = true} = p.request === undefined ? {request: p} : p;
+      const got = is_sampled && !step.during.some(e => e.request === i) ? sampled.get(i) ?? 1 : 0;
+      done[i] = start + count - (drafts ? drafts + 1 - got : 0);
+      return {i, start, count, cached, fresh, limit, kind, letter: LETTER[kind], blocks: [...hits, ...fresh], sampled: got};
+    });
+    step.by = new Map(step.parts.map(p => [p.i, p]));
+    run.steps.push(step);
+  });
+  run.at = at => {                                       // on from where we are, or from the last snapshot before
+    const key = Math.min(Math.floor((at + 1) / KEYFRAME), saved.length - 1);
+    if (now.at > at || now.at < saved[key].at) now = copyOf(saved[key]);
+    while (now.at < at) {
+      advance(now, run);
+      if (now.at + 1 === saved.length * KEYFRAME) saved.push(copyOf(now));
+    }
+    return now;
+  };
+  run.ids = (i, from, to, step) => {
+    const drafts = step?.drafts.find(d => d[0] === i)?.[1] ?? [], known = step ? Math.min(to, now.known[i]) : to;
+    return [...requests[i].token_ids.slice(from, known), ...drafts.slice(Math.max(0, from - known), to - known)];
+  };
+  run.text = (...of) => run.ids(...of).map(t => texts[t] ?? String(t));
+  function words(at, i) {                                // what a step meant for a request
+    const step = run.steps[at] ?? BLANK, p = step.by.get(i), lost = step.preempted.find(x => x.request === i), end = step.finished.find(x => x.request === i);
+    return [lost && `preempted for ${run.name(lost.for)}`, p && `${WORD[p.letter]}, ${many(p.count, 'token')} at ${p.start}${p.count > 1 ? ` to ${p.start + p.count - 1}` : ''}`,
+      p?.cached && `${p.cached} more from the prefix cache`, p?.limit && `cut by ${p.limit}`, !lost && step.waiting.includes(i) && 'waits',
+      step.stopped?.request === i && `kept out by ${step.stopped.by}`, end && `ends: ${end.reason}`].filter(Boolean).join('; ') || 'nothing';
+  }
+  run.grow();
+  return run;
+}
+
+// ---- the timeline: a row for each request, a column for each step; only what is in sight is drawn ----
+
+function makeTimeline(root, label, onPick, onHover) {
+  const LEFT = 78, TOP = 15, ROW = 16, canvas = h('canvas'), inner = box('', canvas), el = h('div', {class: 'st-timeline', role: 'img', 'aria-label': label}, inner);
+  const hint = tip(root), g = canvas.getContext('2d');
+  let run, at = 0, hot = null, zoom = 1, split = -1, inks = {}, cell = 20, length = 0, queued = false, stay = false;
+  const ink = name => (g.fillStyle = g.strokeStyle = inks[name] ??= color(root, `--li-${name}`));
+  const rect = (name, ...where) => { ink(name); g.fillRect(...where); };
+  function follow() {                                    // keep the step, and those it serves, in sight
+    cell = clamp(clamp((el.clientWidth - LEFT) / (length || 1), 13, 34) * zoom, 3, 60);
+    Object.assign(inner.style, {width: `${LEFT + cell * length}px`, height: `${TOP + ROW * run.requests.length + 2}px`});
+    const x = at * cell, room = el.clientWidth - LEFT, step = run.steps[at] ?? BLANK, rows = [...step.by.keys(), ...step.waiting.slice(0, 1)], low = Math.min(...rows) * ROW;
+    if (x < el.scrollLeft || x + cell > el.scrollLeft + room) el.scrollLeft = x - room / 2;
+    if (rows.length && (low < el.scrollTop || Math.max(...rows) * ROW + ROW > el.scrollTop + el.clientHeight - TOP)) el.scrollTop = low;
+    stay = true;
+  }
+  function paintCell(x, y, step, i) {
+    const p = step.by.get(i), w = Math.max(cell - 1, 1), tall = ROW - 2, lost = !p && step.preempted.some(e => e.request === i), name = lost ? 'preempted' : p?.kind.replace('verify', 'decode');
+    if (name) {
+      rect(name, x, y, w, tall);
+      if (cell > 8) { ink(`${name}-ink`); g.fillText(lost ? '✕' : p.letter, x + w / 2, y + ROW / 2); }
+    } else if (step.waiting.includes(i)) {
+      ink('wait'); g.beginPath();
+      for (let d = 2; d < w + tall; d += 5) { g.moveTo(x + Math.min(d, w), y + Math.max(0, d - w)); g.lineTo(x + Math.max(0, d - tall), y + Math.min(d, tall)); }
+      g.stroke();
+    } else if (step.running.includes(i)) rect('muted', x, y + tall / 2 - 1, w, 2);
+    if (p?.cached) rect('cached', x, y + tall - 3, w, 3);
+    if (step.finished.some(e => e.request === i)) { ink('fg'); g.beginPath(); g.arc(x + w - 3, y + 3, Math.min(3, w / 2), 0, 7); g.fill(); }
+  }
+  function paint() {
+    queued = false;
+    if (!stay) follow();
+    const w = el.clientWidth, tall = el.clientHeight, ratio = devicePixelRatio || 1, left = el.scrollLeft, up = el.scrollTop, font = getComputedStyle(el).fontFamily;
+    Object.assign(canvas, {width: w * ratio, height: tall * ratio});
+    Object.assign(canvas.style, {width: `${w}px`, height: `${tall}px`});
+    g.scale(ratio, ratio);
+    Object.assign(g, {textBaseline: 'middle', textAlign: 'center'});
+    const c0 = Math.floor(left / cell), c1 = Math.min(length, Math.ceil((left + w) / cell)), r0 = Math.floor(up / ROW), r1 = Math.min(run.requests.length, Math.ceil((up + tall) / ROW));
+    const x = c => LEFT + c * cell - left, y = i => TOP + i * ROW - up, pen = (bold, size) => { g.font = `${bold ? 700 : 400} ${size}px ${font}`; };
+    pen(true, 10);
+    for (let i = r0; i < r1; i++) {
+      g.globalAlpha = .2;
+      if (hot?.has(i)) rect('accent', 0, y(i) - 1, w, ROW);
+      for (let c = c0; c < c1; c++) { g.globalAlpha = c <= at ? 1 : .36; paintCell(x(c), y(i), run.steps[c], i); }
+    }
+    Object.assign(g, {globalAlpha: 1, lineWidth: 2, textAlign: 'left'});
+    if (split >= 0) { ink('preempted'); g.setLineDash([4, 3]); g.strokeRect(x(split) - 1, TOP - 1, cell + 1, tall); g.setLineDash([]); }
+    ink('fg'); g.strokeRect(x(at) - 1, TOP - 1, cell + 1, Math.min(tall - TOP, run.requests.length * ROW - up + 1));
+    g.clearRect(0, TOP, LEFT - 2, tall);
+    for (let i = r0; i < r1; i++) {
+      rect(`o${i % 8}`, 2, y(i), 5, ROW - 2);
+      ink('fg'); pen(hot?.has(i), 11); g.fillText(run.name(i).slice(0, 11), 11, y(i) + ROW / 2 - 1, LEFT - 16);
+    }
+    g.clearRect(0, 0, w, TOP - 1); g.textAlign = 'center';
+    const every = [1, 2, 5, 10, 20, 50, 100, 200].find(n => n * cell > 26) ?? 500;
+    for (let c = c0; c < c1; c++) if (x(c) > LEFT - 8 && (c === at || (c + 1) % every === 0 && Math.abs(c - at) * cell > 18)) {
+      ink(c === at ? 'fg' : 'muted'); pen(c === at, 10); g.fillText(c + 1, x(c) + cell / 2, TOP / 2);
+    }
+  }
+  const draw = () => { if (run && !queued) { queued = true; requestAnimationFrame(paint); } };
+  function under(e) {
+    const b = el.getBoundingClientRect(), x = e.clientX - b.left, y = e.clientY - b.top, c = Math.floor((x - LEFT + el.scrollLeft) / cell), i = Math.floor((y - TOP + el.scrollTop) / ROW);
+    return [x > LEFT && c < length ? c : null, y > TOP && i < run.requests.length ? i : null];
+  }
+  const leave = () => { onHover?.(null); hint.hide(); };
+  for (const [name, f] of Object.entries({scroll: draw, pointerleave: leave, click: e => onPick(...under(e)), pointermove(e) {
+    const [c, i] = under(e);
+    onHover?.(i);
+    if (c === null || i === null) hint.hide(); else hint.show(e.clientX, e.clientY, `step ${c + 1}, ${run.name(i)}: ${run.words(c, i)}`);
+  }})) el.addEventListener(name, f);
+  const again = () => { stay = false; draw(); }, watch = new ResizeObserver(again), theme = onTheme(root, () => { inks = {}; draw(); });
+  watch.observe(el);
+  return {el, show(newRun, k) { at = k; run = newRun; length = run.steps.length; again(); },
+    light(set) { hot = set; draw(); }, split(c) { split = c; draw(); }, zoom(by) { zoom = clamp(zoom * by, .1, 4); again(); }, remove() { watch.disconnect(); theme(); }};
+}
+
+// ---- the widget ----
+
+function render({model, el}) {
+  const root = mount(el, 'stepper', 'Scheduler stepper'), runs = [makeRun(model.get('data'))], still = matchMedia('(prefers-reduced-motion: reduce)').matches;
+  let which = 0, run = runs[0], state, step = BLANK, at = 0, pin = null, over = null, hot = null, users = [], place = [], changed = new Set();
+  const total = () => run.steps.length, paintOf = i => ({'--fill': owner(i).fill, '--ink': owner(i).ink});
+  const tag = (i, text = run.name(i)) => h('b', {class: 'st-tag', 'data-r': i, style: paintOf(i)}, text);
+  const slotOf = (i, p) => { const b = state.tables[i]?.[Math.floor(p / run.size)]; return b === undefined ? null : b * run.size + p % run.size; };
+  const ends = i => step.finished.find(e => e.request === i), loses = i => step.preempted.some(e => e.request === i);
+
+  // 1 and 2: the sentence; the transport, with a mark where something happened
+  const sentence = h('p', {class: 'li-big st-sentence', 'aria-live': 'polite'}), badge = bit('li-badge');
+  function drawSentence() {
+    const {model: name, engine_version: version} = model.get('data'), who = new Map(run.requests.map((r, i) => [r.id, i]));
+    const words = step.sentence.replace(/^Step \d+( of \d+)?\. */, '').split(/\b(request \d+|[\w-]*\d[\w-]*)\b/i);    // names in their owners' colours
+    sentence.replaceChildren(h('b', {}, total() ? `Step ${at + 1} of ${total()}. ` : ''), ...words.map((w, k) => { const i = k % 2 ? who.get(w.replace(/^request /i, '')) : undefined; return i === undefined || /^\d+$/.test(w) ? w : tag(i, w); }));
+    badge.textContent = [which ? 'what if' : model.get('live') && model.get('engine') ? 'live' : 'recorded run', name ?? 'scheduler alone', version].filter(Boolean).join(' · ');
+  }
+  const ticks = () => run.steps.flatMap((s, k) => Object.entries({preempted: s.preempted.length, hit: s.parts.some(p => p.cached), admitted: s.admitted.length, finished: s.finished.length}).filter(x => x[1]).map(([kind]) => ({at: k, kind})));
+  const save = settle(() => { if (!which) { model.set('at', at); model.save_changes(); } });
+  const player = transport({count: total(), ticks: ticks(), onStep: k => { show(k); save(); }}), go = k => { player.stop(); player.set(k); };
+
+  // 3: the timeline
+  const time = makeTimeline(root, 'Timeline: requests by steps', (c, i) => { if (c !== null) go(c); else if (i !== null) choose({request: i}); }, i => preview(i === null ? null : {request: i}));
+  const key = (cls, text, words) => bit('', h('i', {class: `st-key ${cls}`}, text), words), wider = () => time.zoom(1.5), narrower = () => time.zoom(1 / 1.5);
+  const timeKey = box('st-legend', key('st-prefill', 'P', 'prompt'), key('st-chunk', 'C', 'chunk of a prompt'), key('st-decode', 'D', 'decode'), key('st-lost', '✕', 'preempted'), key('st-waits', '', 'waits'),
+    key('st-hit', '', 'cache hit'), '● ends', bit('st-zoom', button('+', wider, {title: 'Wider steps', key: '+'}), button('−', narrower, {title: 'Narrower steps', key: '-'})));
+
+  // 4: this step's decision: the budget, what limited it, the queues
+  const spent = h('h4'), bar = box('li-bar st-bar'), reasons = box('st-reasons'), queues = ['waiting', 'running', 'finished'].map(name => [name, h('h4'), h('div', {class: 'st-cards', 'data-queue': name})]);
+  function drawBudget() {
+    const rest = step.token_budget - step.num_tokens, cut = rest > 2 * step.num_tokens, shown = cut ? step.num_tokens * 1.5 : step.token_budget;   // a long rest is drawn shorter
+    spent.textContent = `This step: ${num(step.num_tokens)} of ${num(step.token_budget)} tokens`;
+    bar.replaceChildren(...step.parts.map(p => h('span', {class: `st-part st-${p.kind}`, 'data-r': p.i, style: {...paintOf(p.i), flexBasis: `${100 * p.count / shown}%`}, title: run.words(at, p.i)},
+      `${run.name(p.i)} ${p.letter}${p.count > 1 ? ` ${p.count}` : ''}`)), bit('st-rest', rest > 0 ? `${cut ? '… ' : ''}${num(rest)} unused` : ''));
+    const chips = [], chip = (kind, ...words) => chips.push(bit(`st-chip st-b-${kind}`, words)), s = step.stopped;
+    for (const p of step.preempted) chip('lost', tag(p.request), ' preempted for ', tag(p.for), `: ${many(p.needed, 'block')} needed, ${p.free} free`);
+    if (s) chip('lost', tag(s.request), ' kept waiting by ', h('b', {}, s.by), s.needed ? `: needs ${s.needed}, ${s.free - s.promised} to be had` : '');
+    for (const p of step.parts) if (p.limit) chip('chunk', tag(p.i), ' cut by ', h('b', {}, p.limit.replaceAll('_', ' ')));
+    for (const p of step.parts) if (p.cached) chip('hit', tag(p.i), ` ${many(p.cached, 'token')} from the prefix cache`);
+    for (const e of [...step.before, ...step.during, ...step.finished]) if (e.what === 'end') chip('decode', tag(e.request), ` ends: ${e.reason}`);
+    for (const e of step.before) if (e.changes) chip('chunk', ...Object.entries(e.changes).map(([k, v]) => `${k} is ${v} from here on`));
+    reasons.replaceChildren(...(chips.length ? chips : [bit('li-muted', 'No limit was met: all got what they needed.')]));
+  }
+  function card(i, where) {
+    const r = run.requests[i], known = state.known[i], want = Math.max(r.num_prompt_tokens + r.max_tokens, known), gap = run.hasText ? '' : ' ', next = run.text(i, known, known + (step.by.get(i)?.sampled ?? 0)).join(gap);
+    return h('div', {class: `st-card${loses(i) ? ' st-loses' : ''}`, 'data-r': i, 'data-card': i, style: {...paintOf(i), '--done': `${100 * state.done[i] / want}%`, '--prompt': `${100 * r.num_prompt_tokens / want}%`}, title: run.words(at, i)},
+      box('st-line', h('b', {}, run.name(i)), bit('st-tail', bit('', run.text(i, Math.max(0, known - 10), known).join(gap), next && h('em', {}, gap, next)))),
+      box('st-line', bit('st-meter'), state.done[i] === known ? known : `${state.done[i]}/${known}`, bit('', loses(i) ? 'preempted' : where === 'finished' ? state.status[i] : ends(i) ? 'ends' : many(state.tables[i].length, 'block'))));
+  }
+  function drawQueues() {
+    const lists = {...step, finished: [...state.status.keys()].filter(i => state.status[i] && !step.waiting.includes(i) && !step.running.includes(i)).reverse()};
+    const moved = still ? [] : queues.flatMap(([name, , cell]) => [...cell.querySelectorAll('[data-card]')].filter(c => !lists[name].includes(Number(c.dataset.card)))).map(c => [c.dataset.card, c.getBoundingClientRect()]);
+    for (const [name, title, cell] of queues) {
+      const ids = lists[name];
+      title.textContent = `${name} ${ids.length}`;
+      cell.replaceChildren(...ids.slice(0, 16).map(i => card(i, name)), ids.length > 16 ? bit('li-muted', `and ${ids.length - 16} more`) : '');
+    }
+    for (const [i, from] of moved) {                     // from queue to queue
+      const c = root.querySelector(`[data-card="${i}"]`), to = c?.getBoundingClientRect();
+      c?.animate([{transform: `translate(${from.left - to.left}px, ${from.top - to.top}px)`}, {}], {duration: 150, easing: 'ease-out'});
+    }
+  }
+
+  // 5: the pool
+  const poolTitle = h('h4'), grid = box('st-pool'), big = h('canvas'), cells = [], hint = tip(root);
+  const poolKey = box('st-legend', key('st-k-own', '', 'owner'), key('st-k-ticks', '', 'positions used'), bit('', h('b', {}, '×2'), ' shared'), key('st-k-cached', '', 'cached'), bit('', h('b', {}, '#1'), ' next free'), key('st-k-now', '', 'changed'));
+  let columns = 1, side = 8, inks = {}, queued = false;
+  function layPool() {
+    const n = run.config.num_blocks, sizeOf = c => Math.min(Math.floor(456 / c), Math.floor(WELL / Math.ceil(n / c)), 64);
+    grid.hidden = n > SMALL; big.hidden = n <= SMALL; cells.length = 0;
+    if (n > SMALL) return;
+    columns = [4, 6, 8, 10, 12, 14, 16, 18, 20].reduce((best, c) => (sizeOf(c) > sizeOf(best) ? c : best));
+    grid.style.setProperty('--cell', `${sizeOf(columns) - 3}px`);
+    grid.style.gridTemplateColumns = `repeat(${columns}, var(--cell))`;
+    for (let b = 0; b < n; b++) cells.push(h('button', {type: 'button', 'data-b': b, tabindex: '-1'}, h('i', {class: 'st-id'}, b), bit('st-who'), h('i', {class: 'st-more'}), h('u', {class: 'st-ticks'})));
+    grid.replaceChildren(...cells);
+  }
+  function usedOf(b) {                                   // positions of block b that hold something, and those before this step
+    const [i, j] = users[b]?.[0] ?? [], within = p => clamp(p - j * run.size, 0, run.size), part = step.by.get(i);
+    return i === undefined ? [0, 0] : [within(state.done[i]), within(part?.start ?? state.done[i])];
+  }
+  const holders = b => (users[b] ?? []).map(([i, j]) => `${run.name(i)}[${j}]`).join(' ');
+  const blockWords = b => [`block ${b}: ${holders(b) || (state.hashes[b] ? 'free, still cached' : 'free')}`, `reference count ${state.refs[b]}`, state.hashes[b] && `hash ${state.hashes[b]}`, place[b] && `place ${place[b]} in the free queue`].filter(Boolean).join('; ');
+  function drawPool() {
+    const n = run.config.num_blocks, free = state.free.length;
+    users = []; place = [];
+    for (const i of step.running) state.tables[i].forEach((b, j) => (users[b] ??= []).push([i, j]));
+    state.free.forEach((b, k) => { place[b] = k + 1; });
+    changed = new Set([...step.blocks.map(x => x[0]), ...step.parts.flatMap(p => p.blocks), ...step.preempted.flatMap(p => p.blocks)]);
+    poolTitle.textContent = `KV pool: ${num(n - free)} of ${num(n)} blocks in use · ${num(free)} free, ${num(state.free.filter(b => state.hashes[b]).length)} of them still cached`;
+    cells.forEach((c, b) => {
+      const own = users[b] ?? [], ghost = !own.length && state.hashes[b] && state.last[b], [end, old] = usedOf(b), some = own.slice(0, 4), first = own.length ? owner(own[0][0]) : {};
+      const vars = {fill: own.length > 1 ? `linear-gradient(120deg, ${some.map(([i], k) => `${owner(i).fill} ${100 * k / some.length}% ${100 * (k + 1) / some.length}%`)})` : first.fill, ink: first.ink, ghost: ghost ? owner(ghost[0]).fill : '', n: run.size,
+        used: `${100 * end / run.size}%`, old: `${100 * old / run.size}%`};
+      for (const [name, value] of Object.entries(vars)) c.style.setProperty(`--${name}`, value ?? '');
+      c.className = `st-block li-move${own.length ? ' st-used' : state.hashes[b] ? ' st-ghost' : ''}${state.hashes[b] ? ' st-cached' : ''}${changed.has(b) ? ' st-now' : ''}`;
+      c.dataset.r = own.map(([i]) => i).join(' ');
+      c.children[1].textContent = own.length ? own.slice(0, 2).map(([i]) => run.name(i)).join(' ') : `#${place[b]}`;
+      c.children[2].textContent = state.refs[b] > 1 ? `×${state.refs[b]}` : '';
+      c.title = blockWords(b);
+    });
+  }
+  const paintBig = () => { if (!big.hidden && !queued) { queued = true; requestAnimationFrame(paintNow); } };
+  function paintNow() {
+    queued = false;
+    const n = run.config.num_blocks, w = big.parentElement.clientWidth - 16, ratio = devicePixelRatio || 1, g = big.getContext('2d'), rect = (name, ...where) => { g.fillStyle = inks[name] ??= color(root, `--li-${name}`); g.fillRect(...where); };
+    for (side = 40; side > 2 && Math.floor(w / side) * Math.floor(WELL / side) < n;) side -= .25;
+    columns = Math.floor(w / side);
+    Object.assign(big, {width: w * ratio, height: WELL * ratio});
+    Object.assign(big.style, {width: `${w}px`, height: `${WELL}px`});
+    g.scale(ratio, ratio);
+    const edge = side - (side > 4 ? 1 : .5);
+    for (let b = 0; b < n; b++) {
+      const x = b % columns * side, y = Math.floor(b / columns) * side, own = users[b];
+      g.globalAlpha = hot && !own?.some(([i]) => hot.has(i)) ? .3 : 1;
+      if (changed.has(b)) rect('fg', x - 1, y - 1, edge + 2, edge + 2);
+      rect(own ? `o${own[0][0] % 8}` : 'border', x, y, edge, edge);
+      if (own?.length > 1) rect(`o${own[1][0] % 8}`, x + edge / 2, y, edge / 2, edge);
+      if (!own && state.hashes[b]) rect('cached', x, y, edge, edge / 3);
+    }
+  }
+  const bigUnder = e => { const r = big.getBoundingClientRect(), c = Math.floor((e.clientX - r.left) / side), b = Math.floor((e.clientY - r.top) / side) * columns + c; return c < columns && b < run.config.num_blocks ? {block: b} : null; };
+  big.addEventListener('pointermove', e => { const what = bigUnder(e); preview(what); if (what) hint.show(e.clientX, e.clientY, blockWords(what.block)); else hint.hide(); });
+  big.addEventListener('pointerleave', () => { hint.hide(); preview(null); });
+  big.addEventListener('click', e => choose(bigUnder(e)));
+
+  // 6: the detail strip: the mapping of a request or block, and the step's flat arrays
+  const head = box('st-head'), groups = h('div', {class: 'st-groups', tabindex: '0', 'aria-label': 'Block table'}), arrays = h('div', {class: 'st-arrays', tabindex: '0', 'aria-label': 'Input of the step'});
+  const picker = select({label: 'show', options: [], onChange: v => choose(v === '' ? null : {request: Number(v)})}), unpin = button('unpin', () => choose(null), {title: 'Show what changed', key: 'Escape'});
+  const blockNumber = h('input', {type: 'number', min: 0, 'aria-label': 'block', placeholder: 'block', onchange: () => choose({block: clamp(Math.round(Number(blockNumber.value)), 0, run.config.num_blocks - 1)})});
+  function changedRequest() {
+    const {parts} = step, taker = step.preempted.map(p => step.by.get(p.for)).find(Boolean);
+    return (taker ?? parts.find(p => p.cached) ?? parts.find(p => p.letter !== 'D') ?? parts.find(p => p.fresh.length) ?? parts[0])?.i ?? step.waiting[0];
+  }
+  function token(i, p, cls) {
+    const slot = slotOf(i, p), where = slot === null ? 'no block yet' : `block ${Math.floor(slot / run.size)} : offset ${p % run.size} → slot ${slot}`;
+    return h('span', {class: `st-token ${cls}`, 'data-r': i, 'data-p': p, title: `${run.name(i)} position ${p} → ${where}`}, h('i', {}, p), visible(run.text(i, p, p + 1, step)[0]));
+  }
+  const isNow = (i, p) => { const part = step.by.get(i); return part && p >= part.start && p < part.start + part.count; };
+  const group = (i, b, title, more, tokens) => groups.append(h('div', {class: 'st-group', style: i === null ? {} : paintOf(i)}, h('div', {class: 'st-ghead', 'data-b': b}, title, bit('li-muted', more)), box('st-tokens', tokens)));
+  const slots = b => ` slots ${b * run.size} to ${b * run.size + run.size - 1}`;
+  function drawRequest(i, pos) {
+    const {size} = run, table = state.tables[i] ?? [], part = step.by.get(i), done = state.done[i] ?? 0, end = Math.max(state.known[i] ?? 0, done), last = pos ?? (part ? part.start + part.count - 1 : done - 1);
+    const slot = slotOf(i, last), b0 = Math.floor(slot / size), n = Math.ceil(Math.max(table.length, end / size)), from = clamp(Math.floor(Math.max(last, 0) / size) - 5, 0, Math.max(0, n - 8));
+    head.replaceChildren(tag(i), table.length ? ` block_table [${table.join(', ')}]` : state.status[i] === 'waiting' ? ' waits, and holds no block' : ' holds no block',
+      bit('st-formula', slot === null ? '' : `position ${last} → block_table[${last} // ${size}] = ${b0} → slot ${b0} × ${size} + ${last % size} = ${slot}`));
+    groups.replaceChildren();
+    for (let j = from; j < Math.min(n, from + 8); j++) {
+      const b = table[j], tokens = [];
+      for (let p = j * size; p < Math.min((j + 1) * size, end); p++) tokens.push(token(i, p, p === pos ? 'st-lit' : isNow(i, p) ? 'st-write' : p < done ? '' : 'st-later'));
+      if (b === undefined) group(null, b, `${j} → no block`, '', tokens);
+      else group(i, b, `${j} → block ${b}`, `${slots(b)}${state.refs[b] > 1 ? `, shared ×${state.refs[b]}` : ''}${state.hashes[b] ? `, cached ${state.hashes[b]}` : ''}`, tokens);
+    }
+    requestAnimationFrame(() => {
+      const focus = groups.querySelector(`[data-p="${last}"]`);
+      groups.scrollLeft = focus ? focus.offsetLeft - groups.offsetLeft - groups.clientWidth * .6 : 0;
+    });
+  }
+  function drawBlock(b) {
+    const {size} = run, own = users[b] ?? [], [i, j] = own[0] ?? (state.hashes[b] && state.last[b]) ?? [], end = own.length ? usedOf(b)[0] : i === undefined ? 0 : size;
+    head.replaceChildren(h('b', {}, `Block ${b}`), ' owner ', ...(own.length ? own.flatMap(([o, k]) => [tag(o), ` at ${k} of its table`]) : ['none']), ` · reference count ${state.refs[b]} · hash ${state.hashes[b] ?? 'none'}`,
+      place[b] ? ` · place ${place[b]} of ${state.free.length} in the free queue` : '', state.hashes[b] && !own.length ? ', still found by its content' : '');
+    groups.replaceChildren();
+    group(own.length ? i : null, b, end ? `${end} of ${size} positions hold tokens of ${run.name(i)}` : 'nothing that can be found', slots(b), Array.from({length: end}, (_, k) => token(i, j * size + k, own.length && isNow(i, j * size + k) ? 'st-write' : '')));
+  }
+  function drawArrays() {
+    const all = step.parts.flatMap(p => Array.from({length: Math.min(p.count, 96)}, (_, k) => [p.i, p.start + k])).slice(0, 96), width = p => all.filter(c => c[0] === p.i).length, th = name => h('th', {scope: 'row'}, name);
+    const row = (name, of, cls) => h('tr', {class: cls}, th(name), all.map(c => h('td', {'data-r': c[0], 'data-p': c[1]}, of(...c))));
+    arrays.replaceChildren(h('table', {}, h('tr', {class: 'st-owners'}, th(`this step's input [${step.num_tokens}]`), step.parts.filter(width).map(p => h('td', {colspan: width(p), 'data-r': p.i, style: paintOf(p.i)}, run.name(p.i))), step.num_tokens > all.length ? th(`and ${num(step.num_tokens - all.length)} more`) : ''),
+      run.hasText ? row('token', (i, p) => visible(run.text(i, p, p + 1, step)[0]), 'st-texts') : '', row('input_ids', (i, p) => run.ids(i, p, p + 1, step)[0]), row('positions', (i, p) => p), row('slot_mapping', slotOf)));
+  }
+  function drawDetail() {
+    const what = over ?? pin ?? {request: changedRequest()};
+    if ('block' in what) drawBlock(what.block); else if (what.request !== undefined) drawRequest(what.request, what.pos);
+    unpin.disabled = !pin;
+  }
+
+  // the same in words
+  const words = box('st-text'), fold = h('details', {ontoggle: drawText}, h('summary', {}, 'The same as text'), words);
+  function drawText() {
+    if (!fold.open) return;
+    const line = (cell, list) => h('tr', {}, list.map(x => h(cell, {}, x ?? ''))), table = (names, rows) => h('table', {class: 'li-table'}, line('th', names), rows.map(r => line('td', r)));
+    words.replaceChildren(table(['request', 'state', 'this step', 'computed', 'known', 'block table'], [...state.status.keys()].filter(i => state.status[i]).map(i => [run.name(i), state.status[i], run.words(at, i), state.done[i], state.known[i], state.tables[i].join(', ')])),
+      h('p', {}, `Free queue, next first: ${state.free.slice(0, 64).join(', ')}${state.free.length > 64 ? ', …' : ''}. Changed in this step: ${[...changed].join(', ') || 'none'}.`),
+      table(['block', 'users', 'reference count', 'hash', 'place in the free queue'], [...state.refs.keys()].filter(b => state.refs[b] || state.hashes[b]).slice(0, 200).map(b => [b, holders(b), state.refs[b], state.hashes[b], place[b]])));
+  }
+
+  // one owner, lit up everywhere; hovering shows, a click pins
+  function light() {
+    const what = over ?? pin;
+    if (!what && !hot) return paintBig();
+    hot = what && new Set('block' in what ? (users[what.block] ?? []).map(([i]) => i) : [what.request]);
+    for (const c of root.querySelectorAll('[data-r], [data-b]')) {
+      const {r, b, p} = c.dataset, mine = Boolean(hot && r) && r.split(' ').some(i => hot.has(Number(i)));
+      c.classList.toggle('st-lit', p === undefined ? mine || b !== undefined && b === String(what?.block) : mine && p === String(what.pos));
+    }
+    root.classList.toggle('st-dim', Boolean(hot?.size));
+    time.light(hot);
+    paintBig();
+  }
+  function preview(what, quiet) {
+    if (same(what, over)) return;
+    over = what;
+    if (!quiet) drawDetail();
+    light();
+  }
+  function choose(what) {
+    pin = same(what, pin) ? null : what;
+    over = null;
+    picker.set(pin?.request ?? ''); blockNumber.value = pin?.block ?? '';
+    drawDetail();
+    light();
+  }
+  function target(e) {
+    const {r, b, p} = e.target.closest('[data-p], [data-b], [data-r]')?.dataset ?? {};
+    return p ? {request: Number(r), pos: Number(p)} : b ? {block: Number(b)} : r ? {request: Number(r)} : null;
+  }
+  const screen = h('div', {class: 'st-screen', onpointerover: e => { if (e.pointerType !== 'touch' && e.target !== big) preview(target(e), e.target.closest('.st-detail')); }, onpointerleave: () => preview(null),
+    onclick: e => { const what = target(e); if (what) choose(what); }});
+
+  function show(k) {
+    at = k; state = run.at(at); step = run.steps[at] ?? BLANK; over = null;
+    for (const draw of [drawSentence, drawBudget, drawQueues, drawPool, drawArrays, drawDetail, drawText, light]) draw();
+    time.show(run, at);
+    controls.moved();
+    root.dataset.step = at + 1;
+  }
+  function use(k) {                                      // the recorded run, or the one of "what if"
+    which = k; run = runs[k]; pin = null;
+    layPool();
+    blockNumber.max = run.config.num_blocks - 1;
+    picker.setOptions([['', 'what changed'], ...run.requests.map((r, i) => [i, run.name(i)])]);
+    picker.set('');
+    player.setCount(total(), ticks());
+    show(Math.min(at, total() - 1));
+  }
+  const controls = makeControls({model, root, runs, use, go, at: () => at, which: () => which});
+  screen.append(box('st-top', sentence, badge), player.el, box('st-time', time.el, timeKey), box('st-middle li-stack', h('section', {class: 'li-panel'}, spent, bar, reasons, box('st-queues', queues.map(q => box('', q[1], q[2])))), h('section', {class: 'li-panel'}, poolTitle, grid, big, poolKey)),
+    h('section', {class: 'li-panel st-detail'}, box('st-dhead', head, bit('st-tools', picker.el, blockNumber, unpin)), groups, arrays));
+  root.append(screen, controls.el, fold);
+  bindKeys(root, {...player.keys, '+': [wider, 'wider steps'], '-': [narrower, 'narrower steps'], Escape: [() => choose(null), 'unpin']});
+  at = clamp(model.get('at'), 0, total() - 1);
+  use(0);
+  player.set(at);
+  const events = {'change:at': () => { if (!which && model.get('at') !== at) player.set(model.get('at')); }, 'change:data': () => { runs[0] = makeRun(model.get('data')); if (!which) use(0); }, 'change:live': drawSentence,
+    'msg:custom': m => {
+      if (m.steps) {                                     // the engine went on: what is new, added to what is here
+        const data = model.get('data'), end = at === total() - 1;
+        for (const [i, r] of Object.entries(m.requests)) data.requests[i] = r;
+        Object.assign(data.token_texts, m.token_texts);
+        data.steps.push(...m.steps);
+        runs[0].grow();
+        if (!which) { use(0); if (end) go(total() - 1); }
+      }
+      controls.said(m);
+    }};
+  for (const [name, f] of Object.entries(events)) model.on(name, f);
+  const theme = onTheme(root, () => { inks = {}; paintBig(); });
+  return () => { player.stop(); time.remove(); theme(); controls.remove(); for (const [name, f] of Object.entries(events)) model.off(name, f); };
+}
+
+// ---- with a kernel: the engine runs on, or again with one thing changed ----
+
+function makeControls({model, root, runs, use, go, at, which}) {
+  const live = () => model.get('live'), note = h('p', {class: 'st-note', role: 'status'}), number = (label, value) => h('input', {type: 'number', min: 1, value, 'aria-label': label});
+  const say = (text, bad) => { note.textContent = text; note.classList.toggle('st-bad', Boolean(bad)); }, ask = (what, more) => { say('The engine works …'); model.send({do: what, ...more}); };
+  const prompt = h('input', {type: 'text', 'aria-label': 'prompt', placeholder: 'a prompt', onkeydown: e => { if (e.key === 'Enter') add(); }}), tokens = number('max_tokens', 16), value = number('new limit', 64);
+  const add = () => ask('add', {prompt: prompt.value, max_tokens: Number(tokens.value)}), change = () => ({at: at() + 1, name: limit.value(), value: Number(value.value)}), who = select({label: '', options: []});
+  const limit = select({label: 'What if', value: 'max_num_scheduled_tokens', options: [['max_num_scheduled_tokens', 'the token budget'], ['max_num_seqs', 'max_num_seqs'], ['num_blocks', 'the number of blocks']], onChange: suggest}), here = bit('');
+  const row1 = box('li-row', button('Run one step', () => ask('step')), button('Run to the end', () => ask('finish')), prompt, tokens, button('Add request', add), who.el, button('Abort', () => ask('abort', {request: Number(who.value())})));
+  const later = button('Change it from now on', () => ask('limit', change())), row2 = box('li-row', limit.el, ' were ', value, here, button('Run it again', () => ask('branch', change()), {title: 'Run again from this step on, with this limit'}), later);
+  const words = h('p'), names = ['as it ran', 'what if'].map((name, k) => button(name, () => use(k))), lines = names.map((b, k) => makeTimeline(root, `Timeline: ${b.textContent}`, c => { if (c !== null) { if (which() !== k) use(k); go(c); } }));
+  const pair = box('', words, box('st-pair li-stack', names.map((b, k) => box('', b, lines[k].el)))), el = h('section', {class: 'li-panel st-controls'}, row1, row2, note, pair);
+  function suggest() {
+    const {config, steps} = runs[0], now = {max_num_scheduled_tokens: (steps.at(-1)?.token_budget ?? 2) >> 1, max_num_seqs: config.max_num_seqs - 1, num_blocks: config.num_blocks * 2};
+    value.value = Math.max(1, now[limit.value()]);
+    moved();
+  }
+  function refresh() {
+    const last = runs[0].steps.at(-1) ?? BLANK, gone = last.finished.map(e => e.request);
+    row1.hidden = later.hidden = !model.get('engine');
+    for (const row of [row1, row2]) for (const c of row.querySelectorAll('button, input, select')) c.disabled = !live();
+    who.setOptions([...last.running, ...last.waiting].filter(i => !gone.includes(i)).map(i => [i, runs[0].name(i)]));
+    pair.hidden = !runs[1];
+    if (!live()) say('Running on, or again with another limit, needs a running kernel. Stepping does not.');
+  }
+  function compare() {
+    const {data, first, words: said, title} = model.get('branch');
+    runs.length = 1;
+    if (data) { runs.push(makeRun(data)); words.textContent = said; names[1].textContent = title; lines.forEach(l => l.split(first - 1)); }
+    refresh();
+    if (which()) use(data ? 1 : 0);
+    moved();
+  }
+  function moved() {
+    here.textContent = limit.value() === 'num_blocks' ? 'from the first step on' : `from step ${at() + 1} on`;
+    names.forEach((b, k) => b.setAttribute('aria-pressed', String(which() === k)));
+    if (runs[1]) lines.forEach((l, k) => l.show(runs[k], Math.min(at(), runs[k].steps.length - 1)));
+  }
+  model.on('change:branch', compare); model.on('change:live', refresh);
+  suggest(); compare();
+  return {el, moved, said(m) { if (m.text !== undefined) say(m.text, m.bad); refresh(); }, remove() { lines.forEach(l => l.remove()); model.off('change:branch', compare); model.off('change:live', refresh); }};
+}
+
+export default {render};
