@@ -8,7 +8,22 @@ const BLANK = {parts: [], by: new Map(), ...Object.fromEntries(['before', 'durin
 const box = (cls, ...kids) => h('div', {class: cls}, kids), bit = (cls, ...kids) => h('span', {class: cls}, kids);
 const many = (n, word) => `${num(n)} ${word}${n === 1 ? '' : 's'}`, same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 const visible = text => String(text).replaceAll('\n', '↵').replaceAll('\t', '⇥').replace(/^ +| +$/g, x => '·'.repeat(x.length)) || '∅';
+const px = (node, w, tall) => Object.assign(node.style, {width: `${w}px`, height: `${tall}px`});
+const soon = f => { let queued = false; return () => { if (!queued) { queued = true; requestAnimationFrame(() => { queued = false; f(); }); } }; };
 const called = id => (/^\d+$/.test(id) ? `r${id}` : id);
+
+function sheet(canvas, w, tall) {                        // an empty canvas of this size
+  const ratio = devicePixelRatio || 1, g = canvas.getContext('2d');
+  Object.assign(canvas, {width: w * ratio, height: tall * ratio});
+  px(canvas, w, tall);
+  g.scale(ratio, ratio);
+  return g;
+}
+
+function palette(root, redraw) {                         // the theme's colours for a canvas, drawn again when the theme changes
+  let inks = {};
+  return {ink: name => (inks[name] ??= color(root, `--li-${name}`)), remove: onTheme(root, () => { inks = {}; redraw(); })};
+}
 
 // ---- the run: the state after planning any step, rebuilt from the deltas ----
 
@@ -39,7 +54,7 @@ function makeRun(data) {
   let {running, waiting} = initial;
   for (const [b, refs, hash] of initial.blocks) { now.refs[b] = refs; now.hashes[b] = hash?.slice(0, 6); }
   for (const r of initial.requests) {
-    Object.assign(now, {}); now.tables[r.request] = r.block_ids; now.done[r.request] = done[r.request] = r.num_computed_tokens; now.known[r.request] = r.num_known_tokens;
+    now.tables[r.request] = r.block_ids; now.done[r.request] = done[r.request] = r.num_computed_tokens; now.known[r.request] = r.num_known_tokens;
     now.status[r.request] = running.includes(r.request) ? 'running' : 'waiting';
   }
   const saved = [copyOf(now)], run = {requests, config, steps: [], size: config.block_size, name: i => called(requests[i].id), words, hasText: Object.keys(texts).length > 0};
@@ -83,13 +98,13 @@ function makeRun(data) {
 
 function makeTimeline(root, label, onPick, onHover) {
   const LEFT = 78, TOP = 15, ROW = 16, canvas = h('canvas'), inner = box('', canvas), el = h('div', {class: 'st-timeline', role: 'img', 'aria-label': label}, inner);
-  const hint = tip(root), g = canvas.getContext('2d');
-  let run, at = 0, hot = null, zoom = 1, split = -1, inks = {}, cell = 20, length = 0, queued = false, stay = false;
-  const ink = name => (g.fillStyle = g.strokeStyle = inks[name] ??= color(root, `--li-${name}`));
+  const hint = tip(root), {ink: inkOf, remove} = palette(root, () => draw());
+  let run, g, at = 0, hot = null, zoom = 1, split = -1, cell = 20, length = 0, stay = false;
+  const ink = name => { g.fillStyle = g.strokeStyle = inkOf(name); };
   const rect = (name, ...where) => { ink(name); g.fillRect(...where); };
   function follow() {                                    // keep the step, and those it serves, in sight
     cell = clamp(clamp((el.clientWidth - LEFT) / (length || 1), 13, 34) * zoom, 3, 60);
-    Object.assign(inner.style, {width: `${LEFT + cell * length}px`, height: `${TOP + ROW * run.requests.length + 2}px`});
+    px(inner, LEFT + cell * length, TOP + ROW * run.requests.length + 2);
     const x = at * cell, room = el.clientWidth - LEFT, step = run.steps[at] ?? BLANK, rows = [...step.by.keys(), ...step.waiting.slice(0, 1)], low = Math.min(...rows) * ROW;
     if (x < el.scrollLeft || x + cell > el.scrollLeft + room) el.scrollLeft = x - room / 2;
     if (rows.length && (low < el.scrollTop || Math.max(...rows) * ROW + ROW > el.scrollTop + el.clientHeight - TOP)) el.scrollTop = low;
@@ -108,13 +123,11 @@ function makeTimeline(root, label, onPick, onHover) {
     if (p?.cached) rect('cached', x, y + tall - 3, w, 3);
     if (step.finished.some(e => e.request === i)) { ink('fg'); g.beginPath(); g.arc(x + w - 3, y + 3, Math.min(3, w / 2), 0, 7); g.fill(); }
   }
-  function paint() {
-    queued = false;
+  const draw = soon(() => {
+    if (!run) return;
     if (!stay) follow();
-    const w = el.clientWidth, tall = el.clientHeight, ratio = devicePixelRatio || 1, left = el.scrollLeft, up = el.scrollTop, font = getComputedStyle(el).fontFamily;
-    Object.assign(canvas, {width: w * ratio, height: tall * ratio});
-    Object.assign(canvas.style, {width: `${w}px`, height: `${tall}px`});
-    g.scale(ratio, ratio);
+    const w = el.clientWidth, tall = el.clientHeight, left = el.scrollLeft, up = el.scrollTop, font = getComputedStyle(el).fontFamily;
+    g = sheet(canvas, w, tall);
     Object.assign(g, {textBaseline: 'middle', textAlign: 'center'});
     const c0 = Math.floor(left / cell), c1 = Math.min(length, Math.ceil((left + w) / cell)), r0 = Math.floor(up / ROW), r1 = Math.min(run.requests.length, Math.ceil((up + tall) / ROW));
     const x = c => LEFT + c * cell - left, y = i => TOP + i * ROW - up, pen = (bold, size) => { g.font = `${bold ? 700 : 400} ${size}px ${font}`; };
@@ -137,22 +150,21 @@ function makeTimeline(root, label, onPick, onHover) {
     for (let c = c0; c < c1; c++) if (x(c) > LEFT - 8 && (c === at || (c + 1) % every === 0 && Math.abs(c - at) * cell > 18)) {
       ink(c === at ? 'fg' : 'muted'); pen(c === at, 10); g.fillText(c + 1, x(c) + cell / 2, TOP / 2);
     }
-  }
-  const draw = () => { if (run && !queued) { queued = true; requestAnimationFrame(paint); } };
+  });
   function under(e) {
     const b = el.getBoundingClientRect(), x = e.clientX - b.left, y = e.clientY - b.top, c = Math.floor((x - LEFT + el.scrollLeft) / cell), i = Math.floor((y - TOP + el.scrollTop) / ROW);
     return [x > LEFT && c < length ? c : null, y > TOP && i < run.requests.length ? i : null];
   }
-  const leave = () => { onHover?.(null); hint.hide(); };
-  for (const [name, f] of Object.entries({scroll: draw, pointerleave: leave, click: e => onPick(...under(e)), pointermove(e) {
-    const [c, i] = under(e);
+  const over = e => {
+    const [c, i] = e ? under(e) : [null, null];
     onHover?.(i);
     if (c === null || i === null) hint.hide(); else hint.show(e.clientX, e.clientY, `step ${c + 1}, ${run.name(i)}: ${run.words(c, i)}`);
-  }})) el.addEventListener(name, f);
-  const again = () => { stay = false; draw(); }, watch = new ResizeObserver(again), theme = onTheme(root, () => { inks = {}; draw(); });
+  };
+  for (const [name, f] of Object.entries({scroll: draw, pointermove: over, pointerleave: () => over(), click: e => onPick(...under(e))})) el.addEventListener(name, f);
+  const again = () => { stay = false; draw(); }, watch = new ResizeObserver(again);
   watch.observe(el);
   return {el, show(newRun, k) { at = k; run = newRun; length = run.steps.length; again(); },
-    light(set) { hot = set; draw(); }, split(c) { split = c; draw(); }, zoom(by) { zoom = clamp(zoom * by, .1, 4); again(); }, remove() { watch.disconnect(); theme(); }};
+    light(set) { hot = set; draw(); }, split(c) { split = c; draw(); }, zoom(by) { zoom = clamp(zoom * by, .1, 4); again(); }, remove() { watch.disconnect(); remove(); }};
 }
 
 // ---- the widget ----
@@ -222,7 +234,7 @@ function render({model, el}) {
   // 5: the pool
   const poolTitle = h('h4'), grid = box('st-pool'), big = h('canvas'), cells = [], hint = tip(root);
   const poolKey = box('st-legend', key('st-k-own', '', 'owner'), key('st-k-ticks', '', 'positions used'), bit('', h('b', {}, '×2'), ' shared'), key('st-k-cached', '', 'cached'), bit('', h('b', {}, '#1'), ' next free'), key('st-k-now', '', 'changed'));
-  let columns = 1, side = 8, inks = {}, queued = false;
+  let columns = 1, side = 8;
   function layPool() {
     const n = run.config.num_blocks, sizeOf = c => Math.min(Math.floor(456 / c), Math.floor(WELL / Math.ceil(n / c)), 64);
     grid.hidden = n > SMALL; big.hidden = n <= SMALL; cells.length = 0;
@@ -258,15 +270,11 @@ function render({model, el}) {
       c.title = blockWords(b);
     });
   }
-  const paintBig = () => { if (!big.hidden && !queued) { queued = true; requestAnimationFrame(paintNow); } };
-  function paintNow() {
-    queued = false;
-    const n = run.config.num_blocks, w = big.parentElement.clientWidth - 16, ratio = devicePixelRatio || 1, g = big.getContext('2d'), rect = (name, ...where) => { g.fillStyle = inks[name] ??= color(root, `--li-${name}`); g.fillRect(...where); };
+  const paintBig = soon(() => {
+    if (big.hidden) return;
+    const n = run.config.num_blocks, w = big.parentElement.clientWidth - 16, g = sheet(big, w, WELL), rect = (name, ...where) => { g.fillStyle = inks.ink(name); g.fillRect(...where); };
     for (side = 40; side > 2 && Math.floor(w / side) * Math.floor(WELL / side) < n;) side -= .25;
     columns = Math.floor(w / side);
-    Object.assign(big, {width: w * ratio, height: WELL * ratio});
-    Object.assign(big.style, {width: `${w}px`, height: `${WELL}px`});
-    g.scale(ratio, ratio);
     const edge = side - (side > 4 ? 1 : .5);
     for (let b = 0; b < n; b++) {
       const x = b % columns * side, y = Math.floor(b / columns) * side, own = users[b];
@@ -276,11 +284,13 @@ function render({model, el}) {
       if (own?.length > 1) rect(`o${own[1][0] % 8}`, x + edge / 2, y, edge / 2, edge);
       if (!own && state.hashes[b]) rect('cached', x, y, edge, edge / 3);
     }
-  }
-  const bigUnder = e => { const r = big.getBoundingClientRect(), c = Math.floor((e.clientX - r.left) / side), b = Math.floor((e.clientY - r.top) / side) * columns + c; return c < columns && b < run.config.num_blocks ? {block: b} : null; };
+  }), inks = palette(root, paintBig);
+  const bigUnder = e => {
+    const c = Math.floor(e.offsetX / side), b = Math.floor(e.offsetY / side) * columns + c;
+    return c < columns && b < run.config.num_blocks ? {block: b} : null;
+  };
   big.addEventListener('pointermove', e => { const what = bigUnder(e); preview(what); if (what) hint.show(e.clientX, e.clientY, blockWords(what.block)); else hint.hide(); });
   big.addEventListener('pointerleave', () => { hint.hide(); preview(null); });
-  big.addEventListener('click', e => choose(bigUnder(e)));
 
   // 6: the detail strip: the mapping of a request or block, and the step's flat arrays
   const head = box('st-head'), groups = h('div', {class: 'st-groups', tabindex: '0', 'aria-label': 'Block table'}), arrays = h('div', {class: 'st-arrays', tabindex: '0', 'aria-label': 'Input of the step'});
@@ -337,10 +347,11 @@ function render({model, el}) {
   const words = box('st-text'), fold = h('details', {ontoggle: drawText}, h('summary', {}, 'The same as text'), words);
   function drawText() {
     if (!fold.open) return;
-    const line = (cell, list) => h('tr', {}, list.map(x => h(cell, {}, x ?? ''))), table = (names, rows) => h('table', {class: 'li-table'}, line('th', names), rows.map(r => line('td', r)));
-    words.replaceChildren(table(['request', 'state', 'this step', 'computed', 'known', 'block table'], [...state.status.keys()].filter(i => state.status[i]).map(i => [run.name(i), state.status[i], run.words(at, i), state.done[i], state.known[i], state.tables[i].join(', ')])),
+    const line = (cell, list) => h('tr', {}, list.map(x => h(cell, {}, x)));
+    words.replaceChildren(h('table', {class: 'li-table'}, line('th', ['request', 'state', 'this step', 'computed', 'known', 'block table']),
+      [...state.status.keys()].filter(i => state.status[i]).map(i => line('td', [run.name(i), state.status[i], run.words(at, i), state.done[i], state.known[i], state.tables[i].join(', ')]))),
       h('p', {}, `Free queue, next first: ${state.free.slice(0, 64).join(', ')}${state.free.length > 64 ? ', …' : ''}. Changed in this step: ${[...changed].join(', ') || 'none'}.`),
-      table(['block', 'users', 'reference count', 'hash', 'place in the free queue'], [...state.refs.keys()].filter(b => state.refs[b] || state.hashes[b]).slice(0, 200).map(b => [b, holders(b), state.refs[b], state.hashes[b], place[b]])));
+      h('p', {}, 'Blocks: ', [...state.refs.keys()].filter(b => state.refs[b] || state.hashes[b]).slice(0, 200).map(blockWords).join('. ')));
   }
 
   // one owner, lit up everywhere; hovering shows, a click pins
@@ -370,6 +381,7 @@ function render({model, el}) {
     light();
   }
   function target(e) {
+    if (e.target === big) return bigUnder(e);
     const {r, b, p} = e.target.closest('[data-p], [data-b], [data-r]')?.dataset ?? {};
     return p ? {request: Number(r), pos: Number(p)} : b ? {block: Number(b)} : r ? {request: Number(r)} : null;
   }
@@ -413,8 +425,7 @@ function render({model, el}) {
       controls.said(m);
     }};
   for (const [name, f] of Object.entries(events)) model.on(name, f);
-  const theme = onTheme(root, () => { inks = {}; paintBig(); });
-  return () => { player.stop(); time.remove(); theme(); controls.remove(); for (const [name, f] of Object.entries(events)) model.off(name, f); };
+  return () => { player.stop(); time.remove(); inks.remove(); controls.remove(); for (const [name, f] of Object.entries(events)) model.off(name, f); };
 }
 
 // ---- with a kernel: the engine runs on, or again with one thing changed ----
