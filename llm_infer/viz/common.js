@@ -51,9 +51,16 @@ export function settle(fn, ms = 300) {
   return (...args) => { clearTimeout(timer); timer = setTimeout(() => fn(...args), ms); };
 }
 
-// The root of a widget, in `el`.
+const isField = (node) => /^(SELECT|TEXTAREA)$/.test(node.tagName) || node.isContentEditable
+  || (node.tagName === 'INPUT' && !['checkbox', 'radio', 'range', 'button'].includes(node.type));
+
+// The root of a widget, in `el`. It keeps the focus, and so the keys, when the element that had it is drawn anew.
 export function mount(el, name, title) {
   const root = h('div', {class: `li li-${name}`, tabindex: '0', 'data-lm-suppress-shortcuts': 'true', role: 'group', 'aria-label': title});
+  root.addEventListener('keydown', (event) => { if (isField(event.target)) event.stopPropagation(); });   // what is typed is no notebook's command
+  const keep = () => queueMicrotask(() => { if (document.activeElement === document.body) root.focus({preventScroll: true}); });
+  root.addEventListener('click', keep);
+  root.addEventListener('keydown', keep);
   el.append(root);
   return root;
 }
@@ -74,8 +81,7 @@ export function bindKeys(root, keys) {
   if (first) root.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const {tagName, type} = event.target, key = event.shiftKey && event.key.length > 1 ? `Shift+${event.key}` : event.key;
-    if (/^(SELECT|TEXTAREA)$/.test(tagName) || event.target.isContentEditable) return;
-    if (tagName === 'INPUT' && type !== 'checkbox' && (type !== 'range' || /^(Arrow|Home|End|Page)/.test(key))) return;
+    if (isField(event.target) || (type === 'range' && /^(Arrow|Home|End|Page)/.test(key))) return;
     if (/^(BUTTON|SUMMARY|INPUT)$/.test(tagName) && type !== 'range' && (key === ' ' || key === 'Enter')) return;
     if (!(key in all)) return;
     event.preventDefault();
