@@ -1,7 +1,7 @@
 // Steps over a recorded run of the scheduler, forward and back. What is drawn comes from the trace; nothing is decided here.
 import {h, mount, transport, bindKeys, select, button, num, clamp, owner, color, onTheme, tip, settle} from './common.js';
 
-const KEYFRAME = 32, SMALL = 128, WELL = 172;            // steps between snapshots; larger pools go on a canvas; the pool's height
+const KEYFRAME = 32, SMALL = 128, WELL = 166;            // steps between snapshots; larger pools go on a canvas; the pool's height
 const LETTER = {prefill: 'P', chunk: 'C', decode: 'D', verify: 'V'}, WORD = {P: 'prompt', C: 'chunk of a prompt', D: 'decode', V: 'drafts verified'};
 const BLANK = {parts: [], by: new Map(), ...Object.fromEntries(['before', 'during', 'preempted', 'admitted', 'finished', 'running', 'waiting', 'blocks', 'free_tail', 'drafts', 'num_sampled'].map(k => [k, []])),
   num_tokens: 0, token_budget: 0, sentence: 'Nothing has run yet. Write a prompt below, add it, and run a step.'};
@@ -193,7 +193,7 @@ function render({model, el}) {
   const time = makeTimeline(root, 'Timeline: requests by steps', (c, i) => { if (c !== null) go(c); else if (i !== null) choose({request: i}); }, i => preview(i === null ? null : {request: i}));
   const key = (cls, text, words) => bit('', h('i', {class: `st-key ${cls}`}, text), words), wider = () => time.zoom(1.5), narrower = () => time.zoom(1 / 1.5);
   const timeKey = box('st-legend', key('st-prefill', 'P', 'prompt'), key('st-chunk', 'C', 'chunk of a prompt'), key('st-decode', 'D', 'decode'), key('st-lost', '✕', 'preempted'), key('st-waits', '', 'waits'),
-    key('st-hit', '', 'cache hit'), '● ends', bit('st-zoom', button('+', wider, {title: 'Wider steps', key: '+'}), button('−', narrower, {title: 'Narrower steps', key: '-'})));
+    key('st-hit', '', 'cache hit'), '● ends', bit('st-zoom', button('+', wider, {title: 'Wider steps', key: 'Plus'}), button('−', narrower, {title: 'Narrower steps', key: '-'})));
 
   // 4: this step's decision: the budget, what limited it, the queues
   const spent = h('h4'), bar = box('li-bar st-bar'), reasons = box('st-reasons'), queues = ['waiting', 'running', 'finished'].map(name => [name, h('h4'), h('div', {class: 'st-cards', 'data-queue': name})]);
@@ -260,10 +260,10 @@ function render({model, el}) {
     poolTitle.textContent = `KV pool: ${num(n - free)} of ${num(n)} blocks in use · ${num(free)} free, ${num(state.free.filter(b => state.hashes[b]).length)} of them still cached`;
     cells.forEach((c, b) => {
       const own = users[b] ?? [], ghost = !own.length && state.hashes[b] && state.last[b], [end, old] = usedOf(b), some = own.slice(0, 4), first = own.length ? owner(own[0][0]) : {};
-      const vars = {fill: own.length > 1 ? `linear-gradient(120deg, ${some.map(([i], k) => `${owner(i).fill} ${100 * k / some.length}% ${100 * (k + 1) / some.length}%`)})` : first.fill, ink: first.ink, ghost: ghost ? owner(ghost[0]).fill : '', n: run.size,
+      const vars = {fill: first.fill, ink: first.ink, mix: own.length > 1 ? `linear-gradient(120deg, ${some.map(([i], k) => `${owner(i).fill} ${100 * k / some.length}% ${100 * (k + 1) / some.length}%`)})` : '', ghost: ghost ? owner(ghost[0]).fill : '', n: run.size,
         used: `${100 * end / run.size}%`, old: `${100 * old / run.size}%`};
       for (const [name, value] of Object.entries(vars)) c.style.setProperty(`--${name}`, value ?? '');
-      c.className = `st-block li-move${own.length ? ' st-used' : state.hashes[b] ? ' st-ghost' : ''}${state.hashes[b] ? ' st-cached' : ''}${changed.has(b) ? ' st-now' : ''}`;
+      c.className = `st-block li-move${own.length > 1 ? ' st-shared' : ''}${own.length ? ' st-used' : state.hashes[b] ? ' st-ghost' : ''}${state.hashes[b] ? ' st-cached' : ''}${changed.has(b) ? ' st-now' : ''}`;
       c.dataset.r = own.map(([i]) => i).join(' ');
       c.children[1].textContent = own.length ? own.slice(0, 2).map(([i]) => run.name(i)).join(' ') : `#${place[b]}`;
       c.children[2].textContent = state.refs[b] > 1 ? `×${state.refs[b]}` : '';
@@ -407,7 +407,7 @@ function render({model, el}) {
   const controls = makeControls({model, root, runs, use, go, at: () => at, which: () => which});
   screen.append(box('st-top', sentence, badge), player.el, box('st-time', time.el, timeKey), box('st-middle li-stack', h('section', {class: 'li-panel'}, spent, bar, reasons, box('st-queues', queues.map(q => box('', q[1], q[2])))), h('section', {class: 'li-panel'}, poolTitle, grid, big, poolKey)),
     h('section', {class: 'li-panel st-detail'}, box('st-dhead', head, bit('st-tools', picker.el, blockNumber, unpin)), groups, arrays));
-  root.append(screen, controls.el, fold);
+  root.append(screen, box('st-folds', controls.el, fold));
   bindKeys(root, {...player.keys, '+': [wider, 'wider steps'], '-': [narrower, 'narrower steps'], Escape: [() => choose(null), 'unpin']});
   at = clamp(model.get('at'), 0, total() - 1);
   use(0);
@@ -439,7 +439,7 @@ function makeControls({model, root, runs, use, go, at, which}) {
   const row1 = box('li-row', button('Run one step', () => ask('step')), button('Run to the end', () => ask('finish')), prompt, tokens, button('Add request', add), who.el, button('Abort', () => ask('abort', {request: Number(who.value())})));
   const later = button('Change it from now on', () => ask('limit', change())), row2 = box('li-row', limit.el, ' were ', value, here, button('Run it again', () => ask('branch', change()), {title: 'Run again from this step on, with this limit'}), later);
   const words = h('p'), names = ['as it ran', 'what if'].map((name, k) => button(name, () => use(k))), lines = names.map((b, k) => makeTimeline(root, `Timeline: ${b.textContent}`, c => { if (c !== null) { if (which() !== k) use(k); go(c); } }));
-  const pair = box('', words, box('st-pair li-stack', names.map((b, k) => box('', b, lines[k].el)))), el = h('section', {class: 'li-panel st-controls'}, row1, row2, note, pair);
+  const pair = box('', words, box('st-pair li-stack', names.map((b, k) => box('', b, lines[k].el)))), el = h('details', {class: 'st-controls'}, h('summary', {}, 'What if? Run on, or run again with another limit'), row1, row2, note, pair);
   function suggest() {
     const {config, steps} = runs[0], now = {max_num_scheduled_tokens: (steps.at(-1)?.token_budget ?? 2) >> 1, max_num_seqs: config.max_num_seqs - 1, num_blocks: config.num_blocks * 2};
     value.value = Math.max(1, now[limit.value()]);
@@ -468,6 +468,7 @@ function makeControls({model, root, runs, use, go, at, which}) {
   }
   model.on('change:branch', compare); model.on('change:live', refresh);
   suggest(); compare();
+  el.open = live() && model.get('engine');
   return {el, moved, said(m) { if (m.text !== undefined) say(m.text, m.bad); refresh(); }, remove() { lines.forEach(l => l.remove()); model.off('change:branch', compare); model.off('change:live', refresh); }};
 }
 
