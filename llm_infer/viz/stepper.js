@@ -7,7 +7,8 @@ const BLANK = {parts: [], by: new Map(), ...Object.fromEntries(['before', 'durin
   num_tokens: 0, token_budget: 0, sentence: 'Nothing has run yet. Write a prompt below, add it, and run a step.'};
 const box = (cls, ...kids) => h('div', {class: cls}, kids), bit = (cls, ...kids) => h('span', {class: cls}, kids);
 const many = (n, word) => `${num(n)} ${word}${n === 1 ? '' : 's'}`, same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-const visible = text => String(text).replaceAll('\n', '↵').replaceAll('\t', '⇥').replace(/^ +| +$/g, x => '·'.repeat(x.length)) || '∅';
+const visible = text => String(text ?? '?').replaceAll('\n', '↵').replaceAll('\t', '⇥').replace(/^ +| +$/g, x => '·'.repeat(x.length)) || '∅';
+const set = (node, ...kids) => node.replaceChildren(...kids.flat().filter(k => k || k === 0));
 const px = (node, w, tall) => Object.assign(node.style, {width: `${w}px`, height: `${tall}px`});
 const soon = f => { let queued = false; return () => { if (!queued) { queued = true; requestAnimationFrame(() => { queued = false; f(); }); } }; };
 const called = id => (/^\d+$/.test(id) ? `r${id}` : id);
@@ -79,11 +80,8 @@ function makeRun(data) {
     }
     return now;
   };
-  run.ids = (i, from, to, step) => {
-    const drafts = step?.drafts.find(d => d[0] === i)?.[1] ?? [], known = step ? Math.min(to, now.known[i]) : to;
-    return [...requests[i].token_ids.slice(from, known), ...drafts.slice(Math.max(0, from - known), to - known)];
-  };
-  run.text = (...of) => run.ids(...of).map(t => texts[t] ?? String(t));
+  run.ids = (i, from, to) => requests[i].token_ids.slice(from, to);
+  run.text = (...of) => run.ids(...of).map(id => texts[id] ?? String(id));
   function words(at, i) {                                // what a step meant for a request
     const step = run.steps[at] ?? BLANK, p = step.by.get(i), lost = step.preempted.find(x => x.request === i), end = step.finished.find(x => x.request === i);
     return [lost && `preempted for ${run.name(lost.for)}`, p && `${WORD[p.letter]}, ${many(p.count, 'token')} at ${p.start}${p.count > 1 ? ` to ${p.start + p.count - 1}` : ''}`,
@@ -170,20 +168,20 @@ function makeTimeline(root, label, onPick, onHover) {
 // ---- the widget ----
 
 function render({model, el}) {
-  const root = mount(el, 'stepper', 'Scheduler stepper'), runs = [makeRun(model.get('data'))], still = matchMedia('(prefers-reduced-motion: reduce)').matches;
+  const root = mount(el, 'stepper', 'Scheduler stepper'), name = i => run.name(i), runs = [makeRun(model.get('data'))], still = matchMedia('(prefers-reduced-motion: reduce)').matches;
   let which = 0, run = runs[0], state, step = BLANK, at = 0, pin = null, over = null, hot = null, users = [], place = [], changed = new Set();
   const total = () => run.steps.length, paintOf = i => ({'--fill': owner(i).fill, '--ink': owner(i).ink});
-  const tag = (i, text = run.name(i)) => h('b', {class: 'st-tag', 'data-r': i, style: paintOf(i)}, text);
+  const tag = (i, text = name(i)) => h('b', {class: 'st-tag', 'data-r': i, style: paintOf(i)}, text);
   const slotOf = (i, p) => { const b = state.tables[i]?.[Math.floor(p / run.size)]; return b === undefined ? null : b * run.size + p % run.size; };
-  const ends = i => step.finished.find(e => e.request === i), loses = i => step.preempted.some(e => e.request === i);
+  const about = (list, i) => list.find(e => e.request === i);
 
   // 1 and 2: the sentence; the transport, with a mark where something happened
   const sentence = h('p', {class: 'li-big st-sentence', 'aria-live': 'polite'}), badge = bit('li-badge');
   function drawSentence() {
-    const {model: name, engine_version: version} = model.get('data'), who = new Map(run.requests.map((r, i) => [r.id, i]));
+    const {model: what, engine_version: version} = model.get('data'), who = new Map(run.requests.map((r, i) => [r.id, i]));
     const words = step.sentence.replace(/^Step \d+( of \d+)?\. */, '').split(/\b(request \d+|[\w-]*\d[\w-]*)\b/i);    // names in their owners' colours
-    sentence.replaceChildren(h('b', {}, total() ? `Step ${at + 1} of ${total()}. ` : ''), ...words.map((w, k) => { const i = k % 2 ? who.get(w.replace(/^request /i, '')) : undefined; return i === undefined || /^\d+$/.test(w) ? w : tag(i, w); }));
-    badge.textContent = [which ? 'what if' : model.get('live') && model.get('engine') ? 'live' : 'recorded run', name ?? 'scheduler alone', version].filter(Boolean).join(' · ');
+    set(sentence, h('b', {}, total() ? `Step ${at + 1} of ${total()}. ` : ''), words.map((w, k) => { const i = k % 2 ? who.get(w.replace(/^request /i, '')) : undefined; return i === undefined || /^\d+$/.test(w) ? w : tag(i, w); }));
+    badge.textContent = [which ? 'what if' : model.get('live') && model.get('engine') ? 'live' : 'recorded run', what ?? 'scheduler alone', version].filter(Boolean).join(' · ');
   }
   const ticks = () => run.steps.flatMap((s, k) => Object.entries({preempted: s.preempted.length, hit: s.parts.some(p => p.cached), admitted: s.admitted.length, finished: s.finished.length}).filter(x => x[1]).map(([kind]) => ({at: k, kind})));
   const save = settle(() => { if (!which) { model.set('at', at); model.save_changes(); } });
@@ -196,12 +194,12 @@ function render({model, el}) {
     key('st-hit', '', 'cache hit'), '● ends', bit('st-zoom', button('+', wider, {title: 'Wider steps', key: 'Plus'}), button('−', narrower, {title: 'Narrower steps', key: '-'})));
 
   // 4: this step's decision: the budget, what limited it, the queues
-  const spent = h('h4'), bar = box('li-bar st-bar'), reasons = box('st-reasons'), queues = ['waiting', 'running', 'finished'].map(name => [name, h('h4'), h('div', {class: 'st-cards', 'data-queue': name})]);
+  const spent = h('h4'), bar = box('li-bar st-bar'), reasons = box('st-reasons'), queues = ['waiting', 'running', 'finished'].map(q => [q, h('h4'), h('div', {class: 'st-cards', 'data-queue': q})]);
   function drawBudget() {
     const rest = step.token_budget - step.num_tokens, cut = rest > 2 * step.num_tokens, shown = cut ? step.num_tokens * 1.5 : step.token_budget;   // a long rest is drawn shorter
     spent.textContent = `This step: ${num(step.num_tokens)} of ${num(step.token_budget)} tokens`;
-    bar.replaceChildren(...step.parts.map(p => h('span', {class: `st-part st-${p.kind}`, 'data-r': p.i, style: {...paintOf(p.i), flexBasis: `${100 * p.count / shown}%`}, title: run.words(at, p.i)},
-      `${run.name(p.i)} ${p.letter}${p.count > 1 ? ` ${p.count}` : ''}`)), bit('st-rest', rest > 0 ? `${cut ? '… ' : ''}${num(rest)} unused` : ''));
+    set(bar, step.parts.map(p => h('span', {class: `st-part st-${p.kind}`, 'data-r': p.i, style: {...paintOf(p.i), flexBasis: `${100 * p.count / shown}%`}},
+      `${name(p.i)} ${p.letter}${p.count > 1 ? ` ${p.count}` : ''}`)), bit('st-rest', rest > 0 ? `${cut ? '… ' : ''}${num(rest)} unused` : ''));
     const chips = [], chip = (kind, ...words) => chips.push(bit(`st-chip st-b-${kind}`, words)), s = step.stopped;
     for (const p of step.preempted) chip('lost', tag(p.request), ' preempted for ', tag(p.for), `: ${many(p.needed, 'block')} needed, ${p.free} free`);
     if (s) chip('lost', tag(s.request), ' kept waiting by ', h('b', {}, s.by), s.needed ? `: needs ${s.needed}, ${s.free - s.promised} to be had` : '');
@@ -209,21 +207,21 @@ function render({model, el}) {
     for (const p of step.parts) if (p.cached) chip('hit', tag(p.i), ` ${many(p.cached, 'token')} from the prefix cache`);
     for (const e of [...step.before, ...step.during, ...step.finished]) if (e.what === 'end') chip('decode', tag(e.request), ` ends: ${e.reason}`);
     for (const e of step.before) if (e.changes) chip('chunk', ...Object.entries(e.changes).map(([k, v]) => `${k} is ${v} from here on`));
-    reasons.replaceChildren(...(chips.length ? chips : [bit('li-muted', 'No limit was met: all got what they needed.')]));
+    set(reasons, chips.length ? chips : bit('li-muted', 'No limit was met: all got what they needed.'));
   }
   function card(i, where) {
     const r = run.requests[i], known = state.known[i], want = Math.max(r.num_prompt_tokens + r.max_tokens, known), gap = run.hasText ? '' : ' ', next = run.text(i, known, known + (step.by.get(i)?.sampled ?? 0)).join(gap);
-    return h('div', {class: `st-card${loses(i) ? ' st-loses' : ''}`, 'data-r': i, 'data-card': i, style: {...paintOf(i), '--done': `${100 * state.done[i] / want}%`, '--prompt': `${100 * r.num_prompt_tokens / want}%`}, title: run.words(at, i)},
-      box('st-line', h('b', {}, run.name(i)), bit('st-tail', bit('', run.text(i, Math.max(0, known - 10), known).join(gap), next && h('em', {}, gap, next)))),
-      box('st-line', bit('st-meter'), state.done[i] === known ? known : `${state.done[i]}/${known}`, bit('', loses(i) ? 'preempted' : where === 'finished' ? state.status[i] : ends(i) ? 'ends' : many(state.tables[i].length, 'block'))));
+    return h('div', {class: `st-card${about(step.preempted, i) ? ' st-loses' : ''}`, 'data-r': i, 'data-card': i, style: {...paintOf(i), '--done': `${100 * state.done[i] / want}%`, '--prompt': `${100 * r.num_prompt_tokens / want}%`}, title: run.words(at, i)},
+      box('st-line', h('b', {}, name(i)), bit('st-tail', bit('', run.text(i, Math.max(0, known - 10), known).join(gap), next && h('em', {}, gap, next)))),
+      box('st-line', bit('st-meter'), state.done[i] === known ? known : `${state.done[i]}/${known}`, bit('', about(step.preempted, i) ? 'preempted' : where === 'finished' ? state.status[i] : about(step.finished, i) ? 'ends' : many(state.tables[i].length, 'block'))));
   }
   function drawQueues() {
     const lists = {...step, finished: [...state.status.keys()].filter(i => state.status[i] && !step.waiting.includes(i) && !step.running.includes(i)).reverse()};
-    const moved = still ? [] : queues.flatMap(([name, , cell]) => [...cell.querySelectorAll('[data-card]')].filter(c => !lists[name].includes(Number(c.dataset.card)))).map(c => [c.dataset.card, c.getBoundingClientRect()]);
-    for (const [name, title, cell] of queues) {
-      const ids = lists[name];
-      title.textContent = `${name} ${ids.length}`;
-      cell.replaceChildren(...ids.slice(0, 16).map(i => card(i, name)), ids.length > 16 ? bit('li-muted', `and ${ids.length - 16} more`) : '');
+    const moved = still ? [] : queues.flatMap(([q, , cell]) => [...cell.querySelectorAll('[data-card]')].filter(c => !lists[q].includes(+c.dataset.card))).map(c => [c.dataset.card, c.getBoundingClientRect()]);
+    for (const [q, title, cell] of queues) {
+      const ids = lists[q];
+      title.textContent = `${q} ${ids.length}`;
+      set(cell, ids.slice(0, 16).map(i => card(i, q)), ids.length > 16 ? bit('li-muted', `and ${ids.length - 16} more`) : '');
     }
     for (const [i, from] of moved) {                     // from queue to queue
       const c = root.querySelector(`[data-card="${i}"]`), to = c?.getBoundingClientRect();
@@ -243,13 +241,13 @@ function render({model, el}) {
     grid.style.setProperty('--cell', `${sizeOf(columns) - 3}px`);
     grid.style.gridTemplateColumns = `repeat(${columns}, var(--cell))`;
     for (let b = 0; b < n; b++) cells.push(h('button', {type: 'button', 'data-b': b, tabindex: '-1'}, h('i', {class: 'st-id'}, b), bit('st-who'), h('i', {class: 'st-more'}), h('u', {class: 'st-ticks'})));
-    grid.replaceChildren(...cells);
+    set(grid, cells);
   }
   function usedOf(b) {                                   // positions of block b that hold something, and those before this step
     const [i, j] = users[b]?.[0] ?? [], within = p => clamp(p - j * run.size, 0, run.size), part = step.by.get(i);
     return i === undefined ? [0, 0] : [within(state.done[i]), within(part?.start ?? state.done[i])];
   }
-  const holders = b => (users[b] ?? []).map(([i, j]) => `${run.name(i)}[${j}]`).join(' ');
+  const holders = b => (users[b] ?? []).map(([i, j]) => `${name(i)}[${j}]`).join(' ');
   const blockWords = b => [`block ${b}: ${holders(b) || (state.hashes[b] ? 'free, still cached' : 'free')}`, `reference count ${state.refs[b]}`, state.hashes[b] && `hash ${state.hashes[b]}`, place[b] && `place ${place[b]} in the free queue`].filter(Boolean).join('; ');
   function drawPool() {
     const n = run.config.num_blocks, free = state.free.length;
@@ -265,7 +263,7 @@ function render({model, el}) {
       for (const [name, value] of Object.entries(vars)) c.style.setProperty(`--${name}`, value ?? '');
       c.className = `st-block li-move${own.length > 1 ? ' st-shared' : ''}${own.length ? ' st-used' : state.hashes[b] ? ' st-ghost' : ''}${state.hashes[b] ? ' st-cached' : ''}${changed.has(b) ? ' st-now' : ''}`;
       c.dataset.r = own.map(([i]) => i).join(' ');
-      c.children[1].textContent = own.length ? own.slice(0, 2).map(([i]) => run.name(i)).join(' ') : `#${place[b]}`;
+      c.children[1].textContent = own.length ? own.slice(0, 2).map(([i]) => name(i)).join(' ') : `#${place[b]}`;
       c.children[2].textContent = state.refs[b] > 1 ? `×${state.refs[b]}` : '';
       c.title = blockWords(b);
     });
@@ -294,15 +292,15 @@ function render({model, el}) {
 
   // 6: the detail strip: the mapping of a request or block, and the step's flat arrays
   const head = box('st-head'), groups = h('div', {class: 'st-groups', tabindex: '0', 'aria-label': 'Block table'}), arrays = h('div', {class: 'st-arrays', tabindex: '0', 'aria-label': 'Input of the step'});
-  const picker = select({label: 'show', options: [], onChange: v => choose(v === '' ? null : {request: Number(v)})}), unpin = button('unpin', () => choose(null), {title: 'Show what changed', key: 'Escape'});
-  const blockNumber = h('input', {type: 'number', min: 0, 'aria-label': 'block', placeholder: 'block', onchange: () => choose({block: clamp(Math.round(Number(blockNumber.value)), 0, run.config.num_blocks - 1)})});
+  const picker = select({label: 'show', options: [], onChange: v => choose(v === '' ? null : {request: +v})}), unpin = button('unpin', () => choose(null), {title: 'Show what changed', key: 'Escape'});
+  const blockNumber = h('input', {type: 'number', min: 0, 'aria-label': 'block', placeholder: 'block', onchange: () => choose({block: clamp(Math.round(+blockNumber.value), 0, run.config.num_blocks - 1)})});
   function changedRequest() {
     const {parts} = step, taker = step.preempted.map(p => step.by.get(p.for)).find(Boolean);
     return (taker ?? parts.find(p => p.cached) ?? parts.find(p => p.letter !== 'D') ?? parts.find(p => p.fresh.length) ?? parts[0])?.i ?? step.waiting[0];
   }
   function token(i, p, cls) {
     const slot = slotOf(i, p), where = slot === null ? 'no block yet' : `block ${Math.floor(slot / run.size)} : offset ${p % run.size} → slot ${slot}`;
-    return h('span', {class: `st-token ${cls}`, 'data-r': i, 'data-p': p, title: `${run.name(i)} position ${p} → ${where}`}, h('i', {}, p), visible(run.text(i, p, p + 1, step)[0]));
+    return h('span', {class: `st-token ${cls}`, 'data-r': i, 'data-p': p, title: `${name(i)} position ${p} → ${where}`}, h('i', {}, p), visible(run.text(i, p, p + 1)[0]));
   }
   const isNow = (i, p) => { const part = step.by.get(i); return part && p >= part.start && p < part.start + part.count; };
   const group = (i, b, title, more, tokens) => groups.append(h('div', {class: 'st-group', style: i === null ? {} : paintOf(i)}, h('div', {class: 'st-ghead', 'data-b': b}, title, bit('li-muted', more)), box('st-tokens', tokens)));
@@ -310,9 +308,9 @@ function render({model, el}) {
   function drawRequest(i, pos) {
     const {size} = run, table = state.tables[i] ?? [], part = step.by.get(i), done = state.done[i] ?? 0, end = Math.max(state.known[i] ?? 0, done), last = pos ?? (part ? part.start + part.count - 1 : done - 1);
     const slot = slotOf(i, last), b0 = Math.floor(slot / size), n = Math.ceil(Math.max(table.length, end / size)), from = clamp(Math.floor(Math.max(last, 0) / size) - 5, 0, Math.max(0, n - 8));
-    head.replaceChildren(tag(i), table.length ? ` block_table [${table.join(', ')}]` : state.status[i] === 'waiting' ? ' waits, and holds no block' : ' holds no block',
+    set(head, tag(i), table.length ? ` block_table [${table.join(', ')}]` : state.status[i] === 'waiting' ? ' waits, and holds no block' : ' holds no block',
       bit('st-formula', slot === null ? '' : `position ${last} → block_table[${last} // ${size}] = ${b0} → slot ${b0} × ${size} + ${last % size} = ${slot}`));
-    groups.replaceChildren();
+    set(groups);
     for (let j = from; j < Math.min(n, from + 8); j++) {
       const b = table[j], tokens = [];
       for (let p = j * size; p < Math.min((j + 1) * size, end); p++) tokens.push(token(i, p, p === pos ? 'st-lit' : isNow(i, p) ? 'st-write' : p < done ? '' : 'st-later'));
@@ -326,16 +324,16 @@ function render({model, el}) {
   }
   function drawBlock(b) {
     const {size} = run, own = users[b] ?? [], [i, j] = own[0] ?? (state.hashes[b] && state.last[b]) ?? [], end = own.length ? usedOf(b)[0] : i === undefined ? 0 : size;
-    head.replaceChildren(h('b', {}, `Block ${b}`), ' owner ', ...(own.length ? own.flatMap(([o, k]) => [tag(o), ` at ${k} of its table`]) : ['none']), ` · reference count ${state.refs[b]} · hash ${state.hashes[b] ?? 'none'}`,
+    set(head, h('b', {}, `Block ${b}`), ' owner ', own.length ? own.flatMap(([o, k]) => [tag(o), ` at ${k} of its table`]) : 'none', ` · reference count ${state.refs[b]} · hash ${state.hashes[b] ?? 'none'}`,
       place[b] ? ` · place ${place[b]} of ${state.free.length} in the free queue` : '', state.hashes[b] && !own.length ? ', still found by its content' : '');
-    groups.replaceChildren();
-    group(own.length ? i : null, b, end ? `${end} of ${size} positions hold tokens of ${run.name(i)}` : 'nothing that can be found', slots(b), Array.from({length: end}, (_, k) => token(i, j * size + k, own.length && isNow(i, j * size + k) ? 'st-write' : '')));
+    set(groups);
+    group(own.length ? i : null, b, end ? `${end} of ${size} positions hold tokens of ${name(i)}` : 'nothing that can be found', slots(b), Array.from({length: end}, (_, k) => token(i, j * size + k, own.length && isNow(i, j * size + k) ? 'st-write' : '')));
   }
   function drawArrays() {
     const all = step.parts.flatMap(p => Array.from({length: Math.min(p.count, 96)}, (_, k) => [p.i, p.start + k])).slice(0, 96), width = p => all.filter(c => c[0] === p.i).length, th = name => h('th', {scope: 'row'}, name);
     const row = (name, of, cls) => h('tr', {class: cls}, th(name), all.map(c => h('td', {'data-r': c[0], 'data-p': c[1]}, of(...c))));
-    arrays.replaceChildren(h('table', {}, h('tr', {class: 'st-owners'}, th(`this step's input [${step.num_tokens}]`), step.parts.filter(width).map(p => h('td', {colspan: width(p), 'data-r': p.i, style: paintOf(p.i)}, run.name(p.i))), step.num_tokens > all.length ? th(`and ${num(step.num_tokens - all.length)} more`) : ''),
-      run.hasText ? row('token', (i, p) => visible(run.text(i, p, p + 1, step)[0]), 'st-texts') : '', row('input_ids', (i, p) => run.ids(i, p, p + 1, step)[0]), row('positions', (i, p) => p), row('slot_mapping', slotOf)));
+    set(arrays, h('table', {}, h('tr', {class: 'st-owners'}, th(`this step's input [${step.num_tokens}]`), step.parts.filter(width).map(p => h('td', {colspan: width(p), 'data-r': p.i, style: paintOf(p.i)}, name(p.i))), step.num_tokens > all.length ? th(`and ${num(step.num_tokens - all.length)} more`) : ''),
+      run.hasText ? row('token', (i, p) => visible(run.text(i, p, p + 1)[0]), 'st-texts') : '', row('input_ids', (i, p) => run.ids(i, p, p + 1)[0] ?? '?'), row('positions', (i, p) => p), row('slot_mapping', slotOf)));
   }
   function drawDetail() {
     const what = over ?? pin ?? {request: changedRequest()};
@@ -348,8 +346,8 @@ function render({model, el}) {
   function drawText() {
     if (!fold.open) return;
     const line = (cell, list) => h('tr', {}, list.map(x => h(cell, {}, x)));
-    words.replaceChildren(h('table', {class: 'li-table'}, line('th', ['request', 'state', 'this step', 'computed', 'known', 'block table']),
-      [...state.status.keys()].filter(i => state.status[i]).map(i => line('td', [run.name(i), state.status[i], run.words(at, i), state.done[i], state.known[i], state.tables[i].join(', ')]))),
+    set(words, h('table', {class: 'li-table'}, line('th', ['request', 'state', 'this step', 'computed', 'known', 'block table']),
+      [...state.status.keys()].filter(i => state.status[i]).map(i => line('td', [name(i), state.status[i], run.words(at, i), state.done[i], state.known[i], state.tables[i].join(', ')]))),
       h('p', {}, `Free queue, next first: ${state.free.slice(0, 64).join(', ')}${state.free.length > 64 ? ', …' : ''}. Changed in this step: ${[...changed].join(', ') || 'none'}.`),
       h('p', {}, 'Blocks: ', [...state.refs.keys()].filter(b => state.refs[b] || state.hashes[b]).slice(0, 200).map(blockWords).join('. ')));
   }
@@ -360,7 +358,7 @@ function render({model, el}) {
     if (!what && !hot) return paintBig();
     hot = what && new Set('block' in what ? (users[what.block] ?? []).map(([i]) => i) : [what.request]);
     for (const c of root.querySelectorAll('[data-r], [data-b]')) {
-      const {r, b, p} = c.dataset, mine = Boolean(hot && r) && r.split(' ').some(i => hot.has(Number(i)));
+      const {r, b, p} = c.dataset, mine = Boolean(hot && r) && r.split(' ').some(i => hot.has(+i));
       c.classList.toggle('st-lit', p === undefined ? mine || b !== undefined && b === String(what?.block) : mine && p === String(what.pos));
     }
     root.classList.toggle('st-dim', Boolean(hot?.size));
@@ -383,7 +381,7 @@ function render({model, el}) {
   function target(e) {
     if (e.target === big) return bigUnder(e);
     const {r, b, p} = e.target.closest('[data-p], [data-b], [data-r]')?.dataset ?? {};
-    return p ? {request: Number(r), pos: Number(p)} : b ? {block: Number(b)} : r ? {request: Number(r)} : null;
+    return p ? {request: +r, pos: +p} : b ? {block: Number(b)} : r ? {request: +r} : null;
   }
   const screen = h('div', {class: 'st-screen', onpointerover: e => { if (e.pointerType !== 'touch' && e.target !== big) preview(target(e), e.target.closest('.st-detail')); }, onpointerleave: () => preview(null),
     onclick: e => { const what = target(e); if (what) choose(what); }});
@@ -399,7 +397,7 @@ function render({model, el}) {
     which = k; run = runs[k]; pin = null;
     layPool();
     blockNumber.max = run.config.num_blocks - 1;
-    picker.setOptions([['', 'what changed'], ...run.requests.map((r, i) => [i, run.name(i)])]);
+    picker.setOptions([['', 'what changed'], ...run.requests.map((r, i) => [i, name(i)])]);
     picker.set('');
     player.setCount(total(), ticks());
     show(Math.min(at, total() - 1));
@@ -434,9 +432,9 @@ function makeControls({model, root, runs, use, go, at, which}) {
   const live = () => model.get('live'), note = h('p', {class: 'st-note', role: 'status'}), number = (label, value) => h('input', {type: 'number', min: 1, value, 'aria-label': label});
   const say = (text, bad) => { note.textContent = text; note.classList.toggle('st-bad', Boolean(bad)); }, ask = (what, more) => { say('The engine works …'); model.send({do: what, ...more}); };
   const prompt = h('input', {type: 'text', 'aria-label': 'prompt', placeholder: 'a prompt', onkeydown: e => { if (e.key === 'Enter') add(); }}), tokens = number('max_tokens', 16), value = number('new limit', 64);
-  const add = () => ask('add', {prompt: prompt.value, max_tokens: Number(tokens.value)}), change = () => ({at: at() + 1, name: limit.value(), value: Number(value.value)}), who = select({label: '', options: []});
+  const add = () => ask('add', {prompt: prompt.value, max_tokens: +tokens.value}), change = () => ({at: at() + 1, name: limit.value(), value: +value.value}), who = select({label: '', options: []});
   const limit = select({label: 'What if', value: 'max_num_scheduled_tokens', options: [['max_num_scheduled_tokens', 'the token budget'], ['max_num_seqs', 'max_num_seqs'], ['num_blocks', 'the number of blocks']], onChange: suggest}), here = bit('');
-  const row1 = box('li-row', button('Run one step', () => ask('step')), button('Run to the end', () => ask('finish')), prompt, tokens, button('Add request', add), who.el, button('Abort', () => ask('abort', {request: Number(who.value())})));
+  const row1 = box('li-row', button('Run one step', () => ask('step')), button('Run to the end', () => ask('finish')), prompt, tokens, button('Add request', add), who.el, button('Abort', () => ask('abort', {request: +who.value()})));
   const later = button('Change it from now on', () => ask('limit', change())), row2 = box('li-row', limit.el, ' were ', value, here, button('Run it again', () => ask('branch', change()), {title: 'Run again from this step on, with this limit'}), later);
   const words = h('p'), names = ['as it ran', 'what if'].map((name, k) => button(name, () => use(k))), lines = names.map((b, k) => makeTimeline(root, `Timeline: ${b.textContent}`, c => { if (c !== null) { if (which() !== k) use(k); go(c); } }));
   const pair = box('', words, box('st-pair li-stack', names.map((b, k) => box('', b, lines[k].el)))), el = h('details', {class: 'st-controls'}, h('summary', {}, 'What if? Run on, or run again with another limit'), row1, row2, note, pair);

@@ -164,10 +164,9 @@ PHASES = {'prefill': ('P', '#5b45a8'), 'chunk': ('C', '#8368d6'), 'decode': ('D'
 # %% ../../nbs/71_stepper.ipynb #f03a26ec
 def plot_timeline(trace: Trace, step: int | None = None) -> Any:
     "Requests by steps: P a prompt, C a chunk of one, D a decode, ✕ preempted, hatched waiting; `step` is framed. Returns the Figure."
-    from matplotlib.figure import Figure
+    import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
-    figure = Figure(figsize=(max(6, .3 * len(trace) + 1.4), .32 * len(trace.requests) + 1.2), layout='constrained')
-    ax = figure.subplots()
+    figure, ax = plt.subplots(figsize=(max(6, .3 * len(trace) + 1.4), .32 * len(trace.requests) + 1.2), layout='constrained')
     cell = lambda k, i, **how: ax.add_patch(Rectangle((k + .53, i - .42), .94, .84, **{'lw': 0, **how}))
     for k, s in enumerate(trace.steps):
         for i in s['waiting']: cell(k, i, fc='none', ec='#868c95', hatch='////')
@@ -183,12 +182,13 @@ def plot_timeline(trace: Trace, step: int | None = None) -> Any:
     ax.set(xlim=(.5, len(trace) + .5), ylim=(len(trace.requests) - .4, -.6), xlabel='step', title='P prompt, C chunk, D decode, ✕ preempted, hatched: waiting, framed in blue-green: cache hit, dot: ends')
     ax.title.set_size(9)
     ax.set_yticks(range(len(trace.requests)), [r['id'] for r in trace.requests])
+    plt.close(figure)       # the caller shows it, once
     return figure
 
 # %% ../../nbs/71_stepper.ipynb #51c9e86b
 def plot_blocks(trace: Trace, step: int) -> Any:
     "The pool once `step` is planned, a square for each block. Returns the Figure. Raises ValueError for a step that is not there."
-    from matplotlib.figure import Figure
+    import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
     view, size, n = trace.step(step), trace.config['block_size'], trace.config['num_blocks']
     state, place = view.state, {b: k for k, b in enumerate(view.state.free_queue, 1)}
@@ -197,8 +197,7 @@ def plot_blocks(trace: Trace, step: int) -> Any:
     rows, changed, users = -(-n // columns), {b for b, *_ in view.record['blocks']}, {}
     for i in view.record['running']:
         for j, b in enumerate(state.tables.get(i, ())): users.setdefault(b, []).append((i, min(max(done[i] - j * size, 0), size)))
-    figure = Figure(figsize=(.8 * columns + .2, .8 * rows + .6), layout='constrained')
-    ax = figure.subplots()
+    figure, ax = plt.subplots(figsize=(.8 * columns + .2, .8 * rows + .6), layout='constrained')
     for b in range(n):
         x, y, own, (refs, found) = b % columns, b // columns, users.get(b, []), state.blocks.get(b, (0, None))
         for k, (i, _) in enumerate(own): ax.add_patch(Rectangle((x + k * .9 / len(own), y), .9 / len(own), .9, fc=OWNERS[i % 8], lw=0))
@@ -210,14 +209,15 @@ def plot_blocks(trace: Trace, step: int) -> Any:
     ax.set(xlim=(-.1, columns), ylim=(rows, -.1), aspect='equal')
     ax.set_axis_off()
     ax.set_title(f'step {step}: {n - len(place)} of {n} blocks in use; * findable by content, #1 next to be given out, bold: changed', size=8)
+    plt.close(figure)       # the caller shows it, once
     return figure
 
 # %% ../../nbs/71_stepper.ipynb #17da00ce
 def plot_budget(trace: Trace) -> Any:
     "Tokens of each step by what they were for, under the budget; above, what kept a request out. Returns the Figure."
-    from matplotlib.figure import Figure
-    figure = Figure(figsize=(max(6, .3 * len(trace) + 1), 2.9), layout='constrained')
-    ax, steps, below = figure.subplots(), range(1, len(trace) + 1), [0] * len(trace)
+    import matplotlib.pyplot as plt
+    figure, ax = plt.subplots(figsize=(max(6, .3 * len(trace) + 1), 2.9), layout='constrained')
+    steps, below = range(1, len(trace) + 1), [0] * len(trace)
     for kind in ('decode', 'verify', 'prefill', 'chunk'):
         tokens = [sum(part['num_tokens'] for part in s['scheduled'] if part['kind'] == kind) for s in trace.steps]
         if any(tokens): ax.bar(steps, tokens, .8, below, label=kind, color=PHASES[kind][1])
@@ -230,4 +230,5 @@ def plot_budget(trace: Trace) -> Any:
         if where: ax.scatter(where, [1.08 * max(budget)] * len(where), marker=marker, s=22, color='#c62828', label=f'kept out: {limit}')
     ax.set(xlim=(.5, len(trace) + .5), xlabel='step', ylabel='tokens')
     figure.legend(loc='outside right upper', fontsize=8)
+    plt.close(figure)       # the caller shows it, once
     return figure
