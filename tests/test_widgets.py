@@ -304,7 +304,7 @@ def stored_widgets() -> dict[str, dict]:
         states = nb['metadata'].get('widgets', {}).get(WIDGET_STATE, {}).get('state', {})
         for output in (o for c in nb['cells'] for o in c.get('outputs', [])):
             state = states.get(output.get('data', {}).get(WIDGET_VIEW, {}).get('model_id'), {}).get('state', {})
-            if '_esm' in state: found.setdefault(f'{path.stem}:{state["_anywidget_id"].split(".")[-1]}', state)
+            if '_esm' in state: found.setdefault(f'{path.stem}:{state["_anywidget_id"].split(".")[-1]}', widgets.page_state(state))
     return found
 
 def page_of(state: dict, folder: Path) -> Path:
