@@ -8,7 +8,7 @@ const BLANK = {parts: [], by: new Map(), ...Object.fromEntries(['before', 'durin
   num_tokens: 0, token_budget: 0, sentence: 'Nothing has run yet. Write a prompt below, add it, and run a step.'};
 const box = (cls, ...kids) => h('div', {class: cls}, kids), bit = (cls, ...kids) => h('span', {class: cls}, kids);
 const many = (n, word) => `${num(n)} ${word}${n === 1 ? '' : 's'}`, about = (list, i) => list.find(e => e.request === i), same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-const visible = text => String(text ?? '?').replaceAll('\n', '↵').replaceAll('\t', '⇥').replace(/^ +| +$/g, x => '·'.repeat(x.length)) || '∅';
+const visible = text => String(text ?? '?').replaceAll('\n', '↵').replace(/^ +| +$/g, x => '·'.repeat(x.length)) || '∅';
 const set = (node, ...kids) => node.replaceChildren(...kids.flat().filter(k => k || k === 0));
 const px = (node, w, tall) => Object.assign(node.style, {width: `${w}px`, height: `${tall}px`});
 const soon = f => { let queued = false; return () => { if (!queued) { queued = true; requestAnimationFrame(() => { queued = false; f(); }); } }; };
@@ -253,7 +253,6 @@ function render({model, el}) {
     const [i, j] = users[b]?.[0] ?? [], within = p => clamp(p - j * run.size, 0, run.size), part = step.by.get(i);
     return i === undefined ? [0, 0] : [within(state.done[i]), within(part?.start ?? state.done[i])];
   }
-  const blockWords = b => [`block ${b}: ${(users[b] ?? []).map(([i, j]) => `${name(i)}[${j}]`).join(' ') || (hash(b) ? 'free, still cached' : 'free')}`, `reference count ${state.refs[b]}`, hash(b) && `hash ${hash(b)}`, place[b] && `place ${place[b]} in the free queue`].filter(Boolean).join('; ');
   function drawPool() {
     const n = run.config.num_blocks, free = state.free.length;
     users = []; place = [];
@@ -270,7 +269,6 @@ function render({model, el}) {
       c.dataset.r = own.map(([i]) => i).join(' ');
       c.children[1].textContent = own.length ? own.slice(0, 2).map(([i]) => name(i)).join(' ') : `#${place[b]}`;
       c.children[2].textContent = state.refs[b] > 1 ? `×${state.refs[b]}` : '';
-      c.title = blockWords(b);
     });
   }
   const paintBig = soon(() => {
@@ -436,7 +434,7 @@ function makeControls({model, root, runs, use, go, at, which}) {
   const add = () => ask('add', {prompt: prompt.value, max_tokens: +tokens.value}), change = () => ({at: at() + 1, name: limit.value(), value: +value.value}), who = select({label: '', options: []});
   const limit = select({label: 'What if', value: 'max_num_scheduled_tokens', options: [['max_num_scheduled_tokens', 'the token budget'], ['max_num_seqs', 'max_num_seqs'], ['num_blocks', 'the number of blocks']], onChange: () => moved()}), here = bit('');
   const row1 = box('li-row', button('Run one step', () => ask('step')), button('Run to the end', () => ask('finish')), prompt, tokens, button('Add request', add), who.el, button('Abort', () => ask('abort', {request: +who.value()})));
-  const later = button('Change it from now on', () => ask('limit', change())), row2 = box('li-row', limit.el, ' were ', value, here, button('Run it again', () => ask('branch', change()), {title: 'Run again from this step on, with this limit'}), later);
+  const later = button('Change it from now on', () => ask('limit', change())), row2 = box('li-row', limit.el, ' were ', value, here, button('Run it again', () => ask('branch', change())), later);
   const words = h('p'), names = ['as it ran', 'what if'].map((name, k) => button(name, () => use(k))), lines = names.map((b, k) => makeTimeline(root, `Timeline: ${b.textContent}`, c => { if (c !== null) { if (which() !== k) use(k); go(c); } }));
   const pair = box('', words, box('st-pair li-stack', names.map((b, k) => box('', b, lines[k].el)))), el = h('details', {class: 'st-controls'}, h('summary', {}, 'What if? Run on, or run again with another limit'), row1, row2, note, pair);
   function refresh() {
