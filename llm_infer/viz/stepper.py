@@ -97,7 +97,7 @@ def start_recording(source: Any) -> tuple[Trace, Any, Any]:
     if isinstance(source, Trace): return source, None, None
     if not hasattr(source, 'record') or not hasattr(source, 'step'):
         raise TypeError(f'SchedulerStepper takes a Trace or an LLM, got {type(source).__name__}')
-    recording = source.record()
+    recording = source.record(times=False)
     return recording.__enter__(), source, recording
 
 # %% ../../nbs/71_stepper.ipynb #430c6d6f
@@ -146,7 +146,7 @@ class SchedulerStepper(Widget):
         requests = {i: r for i, r in enumerate(new['requests']) if i >= len(old['requests']) or r != old['requests'][i]}
         self.data.clear()
         self.data.update(new)           # in place: no second message
-        self.send({'text': text, 'bad': bad, 'steps': new['steps'][len(old['steps']):], 'requests': requests, 'token_texts': new['token_texts']})
+        self.send({'text': text, 'bad': bad, 'from': len(old['steps']), 'steps': new['steps'][len(old['steps']):], 'requests': requests, 'token_texts': new['token_texts']})
 
     def close(self) -> None:
         "Ends the recording."
