@@ -208,7 +208,7 @@ function render({model, el}) {
     for (const p of step.parts) if (p.cached) chip('cached', tag(p.i), ` ${many(p.cached, 'token')} from the prefix cache`);
     for (const e of [...step.before, ...step.during, ...step.finished]) if (e.what === 'end') chip('decode', tag(e.request), ` ends: ${e.reason}`);
     for (const e of step.before) if (e.changes) chip('chunk', ...Object.entries(e.changes).map(([k, v]) => `${k} is ${v} from here on`));
-    set(reasons, chips.length ? chips : bit('li-muted', 'No limit was met: all got what they needed.'));
+    set(reasons, chips.length ? chips : bit('li-muted', 'No limit was met.'));
   }
   function card(i, where) {
     const r = run.requests[i], known = state.known[i], want = max(r.num_prompt_tokens + r.max_tokens, known), gap = run.hasText ? '' : ' ', next = run.text(i, known, known + (step.by.get(i)?.sampled ?? 0)).join(gap);
@@ -232,7 +232,7 @@ function render({model, el}) {
 
   // 5: the pool
   const poolTitle = h('h4'), grid = box('st-pool'), big = h('canvas'), cells = [];
-  const poolKey = box('st-legend', key('st-k-own', 'owner'), key('st-k-ticks', 'positions used'), bit('', h('b', {}, '×2'), ' shared'), key('st-k-cached', 'cached'), bit('', h('b', {}, '#1'), ' next free'), key('st-k-now', 'changed'));
+  const poolKey = box('st-legend', key('', 'owner', '', 'o0'), key('st-k-ticks', 'positions used'), bit('', h('b', {}, '×2'), ' shared'), key('st-cached', 'cached'), bit('', h('b', {}, '#1'), ' next free'), key('st-now', 'changed'));
   let columns = 1, side = 8;
   function fit(n, w, most) {                             // the largest squares of which n have room
     for (side = most; side > 2 && floor(w / side) * floor(WELL / side) < n;) side -= .25;
@@ -443,12 +443,12 @@ function makeControls({model, root, runs, use, go, at, which}) {
     for (const row of [row1, row2]) for (const c of row.querySelectorAll('button, input, select')) c.disabled = !live();
     who.setOptions([...last.running, ...last.waiting].filter(i => !gone.includes(i)).map(i => [i, runs[0].name(i)]));
     pair.hidden = !runs[1];
-    if (!live()) say('Running on, or again with another limit, needs a running kernel. Stepping does not.');
+    if (!live()) say('This needs a running kernel; stepping does not.');
   }
   function compare() {
     const {data, first, words: said, title} = model.get('branch');
     runs.length = 1;
-    if (data) { runs.push(makeRun(data)); words.textContent = said; names[1].textContent = title; lines.forEach(l => l.split(first - 1)); }
+    if (data) { runs.push(makeRun(data)); words.textContent = said; names[1].textContent = names[1].ariaLabel = title; lines.forEach(l => l.split(first - 1)); }
     refresh();
     if (which()) use(data ? 1 : 0);
     moved();
