@@ -409,19 +409,24 @@ function render({model, el}) {
   at = clamp(model.get('at'), 0, total() - 1);
   use(0);
   player.set(at);
+  const sync = () => { if (model.get('live')) model.send({do: 'sync', steps: runs[0].steps.length}); };       // has the engine run while nobody looked?
   const events = {'change:at': () => { if (!which && model.get('at') !== at) player.set(model.get('at')); }, 'change:data': () => { runs[0] = makeRun(model.get('data')); if (!which) use(0); }, 'change:live': drawSentence,
     'msg:custom': m => {
-      if (m.steps) {                                     // the engine went on: what is new, added to what is here
-        const data = model.get('data'), end = at === total() - 1;
-        if (data.steps.length === m.from) data.steps.push(...m.steps);      // another view of this widget may have been first
+      const data = model.get('data'), end = at === total() - 1, {length} = data.steps;
+      if (length === m.from) {                           // the engine went on: what is new, added to what is here
         for (const [i, r] of Object.entries(m.requests)) data.requests[i] = r;
         Object.assign(data.token_texts, m.token_texts);
+        data.steps.push(...m.steps);
+      }
+      if (data.steps.length !== m.from + m.steps.length) sync();
+      else {
         runs[0].grow();
         if (!which) { use(0); if (end) go(total() - 1); }
       }
       controls.said(m);
     }};
   for (const [name, f] of Object.entries(events)) model.on(name, f);
+  sync();
   return () => { player.stop(); time.remove(); inks.remove(); controls.remove(); for (const [name, f] of Object.entries(events)) model.off(name, f); };
 }
 
