@@ -93,10 +93,10 @@ function render({model, el}) {
   const status = h('span', {class: 'li-muted kv-status', role: 'status'});
   const pickRequest = select({label: 'request', options: [], onChange: (v) => choose({r: Number(v)})});
   const pickLayer = slider({label: 'layer', min: 0, max: 1, value: 0, format: (i) => String(layers()[i] ?? i), onInput: (i) => choose({layer: layers()[i]})});
-  const pickKind = select({label: 'show', options: [['K', 'K, keys'], ['V', 'V, values']], onChange: (v) => choose({kind: v})});
+  const pickKind = select({label: 'show', options: [['K', 'K'], ['V', 'V']], onChange: (v) => choose({kind: v})});
   const pickKV = select({label: 'K/V head', options: [], onChange: (v) => choose({head: Number(v) * group()})});
   const pickHead = select({label: 'query head', options: [], onChange: (v) => choose({head: Number(v)})});
-  const root2 = check({label: '√ scale', value: true, onChange: () => draw()});
+  const root2 = check({label: '√', value: true, onChange: () => draw()});
   const zoom = (by) => { st.w = clamp(st.w * by, 2, 40); layout(); draw(); };
   const refresh = button('Refresh', () => send('refresh'), {title: 'Look at the engine again', key: 'r'});
   const sample = button('Run the sample prompts', () => send('sample'), {title: 'Adds three short requests to this engine and makes a few steps'});
@@ -129,7 +129,7 @@ function render({model, el}) {
   const empty = h('div', {class: 'li-row kv-empty', hidden: true}, sample, h('span', {class: 'li-muted'}));
   const again = button('Refresh', () => send('refresh'), {title: 'Look at the engine again'});
   empty.append(again);
-  root.append(h('div', {class: 'li-row kv-head'}, sentence, badge), second, status, empty, body);
+  root.append(sentence, second, h('div', {class: 'li-row kv-foot'}, status, badge), empty, body);
 
   const send = (what) => { said = ''; wanted.set(what, [what, {ask: what}]); pump(); };
   const save = settle(() => {
@@ -176,7 +176,7 @@ function render({model, el}) {
     if (!req()) return;
     const list = layers();
     if (!list.includes(st.layer)) st.layer = list[Math.floor(list.length / 2)];
-    pickRequest.setOptions(data.requests.map((q, i) => [String(i), `${q.id} (${q.num_computed} tokens)`]));
+    pickRequest.setOptions(data.requests.map((q, i) => [String(i), `${q.id} · ${q.num_computed} tokens`]));
     pickKV.setOptions(Array.from({length: data.num_kv_heads}, (_, i) => [String(i), String(i)]));
     const input = pickLayer.el.querySelector('input');
     input.max = list.length - 1;
@@ -200,6 +200,7 @@ function render({model, el}) {
     body.hidden = !q;
     empty.hidden = Boolean(q);
     badge.textContent = `${canAsk() ? 'live' : 'saved'} · ${data.model ?? 'model'} · ${data.dtype} · after step ${data.step}`;
+    badge.title = badge.textContent;
     refresh.disabled = again.disabled = !canAsk();
     if (!q) return drawEmpty();
     if (!luts) return;
@@ -345,7 +346,7 @@ function render({model, el}) {
       else c.fillRect(x, y + cell / 2, cell / 2, 0.5);
       c.globalAlpha = 1;
       if (b === here) { c.strokeStyle = luts.ink; c.lineWidth = 2; c.strokeRect(x + 1, y + 1, Math.max(2, cell - 3), Math.max(2, cell - 3)); }
-      if (cell >= 18 && (whose !== undefined)) { c.fillStyle = whose % 8 === 5 && mine ? '#fff' : mine ? '#000' : luts.ink; c.font = '10px sans-serif'; c.textAlign = 'center'; c.fillText(String(b), x + (cell - 1) / 2, y + cell / 2 + 3); }
+      if (cell >= 14 && whose !== undefined) { c.fillStyle = whose % 8 === 5 && mine ? '#fff' : mine ? '#000' : luts.ink; c.font = '9px sans-serif'; c.textAlign = 'center'; c.fillText(String(b), x + (cell - 1) / 2, y + cell / 2 + 3); }
     }
     pool.onclick = (event) => {
       const b = Math.floor(event.offsetY / cell) * across + Math.floor(event.offsetX / cell), i = req().blocks.indexOf(b);
@@ -358,12 +359,11 @@ function render({model, el}) {
   }
   function drawHeld() {
     const q = req(), k = q.held, line = (...parts) => h('div', {}, parts);
-    const free = k.request - k.filled;
     held.replaceChildren(
       line(`2 × ${data.num_layers} layers × ${data.num_kv_heads} K/V heads × ${data.head_dim} × ${data.itemsize} B`),
       line(`= ${bytes(k.token)} a token`), line(`× ${data.block_size} = ${bytes(k.block)} a block`),
       line(`× ${num(q.blocks.length)} = `, h('b', {}, bytes(k.request))),
-      line(h('span', {class: 'li-muted'}, `shared ${num(k.shared / k.block)} of ${num(q.blocks.length)} blocks; not yet filled ${bytes(free)}`)));
+      line(h('span', {class: 'li-muted'}, `${num(k.shared / k.block)} of ${num(q.blocks.length)} blocks are shared; ${num(columns() - q.num_computed)} slots are empty yet`)));
   }
   // What belongs to the position looked at: the only part that changes as the pointer moves.
   function drawSpot() {
