@@ -51,9 +51,13 @@ export function settle(fn, ms = 300) {
   return (...args) => { clearTimeout(timer); timer = setTimeout(() => fn(...args), ms); };
 }
 
+const isField = (node) => /^(SELECT|TEXTAREA)$/.test(node.tagName) || node.isContentEditable
+  || (node.tagName === 'INPUT' && !['checkbox', 'radio', 'range', 'button'].includes(node.type));
+
 // The root of a widget, in `el`.
 export function mount(el, name, title) {
   const root = h('div', {class: `li li-${name}`, tabindex: '0', 'data-lm-suppress-shortcuts': 'true', role: 'group', 'aria-label': title});
+  root.addEventListener('keydown', (event) => { if (isField(event.target)) event.stopPropagation(); });   // what is typed is no notebook's command
   el.append(root);
   return root;
 }
@@ -74,8 +78,7 @@ export function bindKeys(root, keys) {
   if (first) root.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const {tagName, type} = event.target, key = event.shiftKey && event.key.length > 1 ? `Shift+${event.key}` : event.key;
-    if (/^(SELECT|TEXTAREA)$/.test(tagName) || event.target.isContentEditable) return;
-    if (tagName === 'INPUT' && type !== 'checkbox' && (type !== 'range' || /^(Arrow|Home|End|Page)/.test(key))) return;
+    if (isField(event.target) || (type === 'range' && /^(Arrow|Home|End|Page)/.test(key))) return;
     if (/^(BUTTON|SUMMARY|INPUT)$/.test(tagName) && type !== 'range' && (key === ' ' || key === 'Enter')) return;
     if (!(key in all)) return;
     event.preventDefault();

@@ -55,6 +55,7 @@ PAGE = '''<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
+<link rel="icon" href="data:,">
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
