@@ -25,7 +25,11 @@ function savedTensors(data) {
   const store = new Map(), saved = data.saved;
   const r = saved ? data.requests.findIndex((q) => q.id === saved.id) : -1;
   if (r < 0) return store;
-  for (const [key, [scale, text]] of Object.entries(saved.cache)) store.set(`${r}|${key}`, Float32Array.from(unpack(text), (b) => ((b - 127) / 127) * scale));
+  for (const [key, [scale, text]] of Object.entries(saved.cache)) {
+    const values = new Float32Array(data.requests[r].num_computed * data.head_dim).fill(NaN);
+    values.set(Float32Array.from(unpack(text), (b) => ((b - 127) / 127) * scale), saved.from * data.head_dim);
+    store.set(`${r}|${key}`, values);
+  }
   for (const [layer, text] of Object.entries(saved.attention)) {
     const all = Float32Array.from(unpack(text), (b) => (b / 255) ** 2);
     for (let p = saved.first, at = 0; p < data.requests[r].num_computed; p++) {
@@ -181,7 +185,7 @@ function render({model, el}) {
     const input = pickLayer.el.querySelector('input');
     input.max = list.length - 1;
     bar.setCount(req().num_computed, req().blocks.map((_, i) => ({at: i * data.block_size, kind: 'block'})).filter((t) => t.at < req().num_computed));
-    st.w = clamp(Math.floor(scroll.clientWidth / (req().blocks.length * data.block_size)), 2, 26);
+    st.w = clamp(Math.floor(scroll.clientWidth / columns()), columns() <= 128 ? 11 : 2, 26);
     layout();
   }
   const columns = () => req().blocks.length * data.block_size;
@@ -199,8 +203,9 @@ function render({model, el}) {
     const q = req();
     body.hidden = !q;
     empty.hidden = Boolean(q);
-    badge.textContent = `${canAsk() ? 'live' : 'saved'} · ${data.model ?? 'model'} · ${data.dtype} · after step ${data.step}`;
+    badge.textContent = `${canAsk() ? 'live' : 'saved'} after step ${data.step} · ${data.dtype} · ${data.model ?? 'model'}`;
     badge.title = badge.textContent;
+    badge.hidden = !q;
     refresh.disabled = again.disabled = !canAsk();
     if (!q) return drawEmpty();
     if (!luts) return;
@@ -291,7 +296,9 @@ function render({model, el}) {
       off.height = rows;
       const context = off.getContext('2d'), image = context.createImageData(count, rows);
       for (let y = 0; y < rows; y++) for (let x = 0; x < count; x++) {
-        const [r, g, b] = lut[clamp(Math.round(pixel(p0 + x, y) * 255), 0, 255)], at = 4 * (y * count + x);
+        const value = pixel(p0 + x, y), at = 4 * (y * count + x);
+        if (Number.isNaN(value)) continue;
+        const [r, g, b] = lut[clamp(Math.round(value * 255), 0, 255)];
         image.data[at] = r; image.data[at + 1] = g; image.data[at + 2] = b; image.data[at + 3] = 255;
       }
       context.putImageData(image, 0, 0);
@@ -310,7 +317,7 @@ function render({model, el}) {
   function drawHeat(p0, p1) {
     const values = cacheOf(), d = data.head_dim;
     let most = 0;
-    if (values) for (const x of values) most = Math.max(most, Math.abs(x));
+    if (values) for (const x of values) if (Math.abs(x) > most) most = Math.abs(x);
     picture(heat, p0, Math.min(p1, req().num_computed), d, values && ((p, row) => { const x = values[p * d + row] / (most || 1); return 0.5 + Math.sign(x) * Math.sqrt(Math.abs(x)) / 2; }), luts.heat);
     gutter.heat.set(values ? `head ${kvHead()}, ${d} numbers a column; ±${num(most, 3)}` : `head ${kvHead()}`);
     const why = [values ? '' : st.kind, weights() ? '' : 'attention'].filter(Boolean).join(' and ');
@@ -323,7 +330,7 @@ function render({model, el}) {
     if (!s) return 'no tensors';
     const n = data.requests.find((q) => q.id === s.id)?.num_computed - 1;
     const whose = s.first === n ? 'the last token' : s.first === 0 ? 'all tokens' : `tokens ${s.first} to ${n}`;
-    return `layer${s.layers.length > 1 ? 's' : ''} ${s.layers.join(', ')} of request ${s.id}: K and V of ${s.kv_heads} of ${data.num_kv_heads} K/V heads, attention of ${whose}`;
+    return `layer${s.layers.length > 1 ? 's' : ''} ${s.layers.join(', ')} of request ${s.id}: K and V of ${s.kv_heads} of ${data.num_kv_heads} K/V heads${s.from ? ` from position ${s.from} on` : ''}, attention of ${whose}`;
   }
   function drawPool() {
     const c = pool.getContext('2d'), dpr = window.devicePixelRatio || 1, width = pool.clientWidth || 240, height = pool.clientHeight || 60, n = data.num_blocks;
@@ -363,7 +370,7 @@ function render({model, el}) {
       line(`2 × ${data.num_layers} layers × ${data.num_kv_heads} K/V heads × ${data.head_dim} × ${data.itemsize} B`),
       line(`= ${bytes(k.token)} a token`), line(`× ${data.block_size} = ${bytes(k.block)} a block`),
       line(`× ${num(q.blocks.length)} = `, h('b', {}, bytes(k.request))),
-      line(h('span', {class: 'li-muted'}, `${num(k.shared / k.block)} of ${num(q.blocks.length)} blocks are shared; ${num(columns() - q.num_computed)} slots are empty yet`)));
+      line(h('span', {class: 'li-muted'}, `${num(k.shared / k.block)} of ${num(q.blocks.length)} blocks are shared; ${columns() === q.num_computed ? 'no slot is' : `${num(columns() - q.num_computed)} slots are`} empty`)));
   }
   // What belongs to the position looked at: the only part that changes as the pointer moves.
   function drawSpot() {
@@ -374,12 +381,13 @@ function render({model, el}) {
     let words = cached ? '' : 'Its K and V are computed in the step that takes it in. ';
     if (row) {
       const top = Array.from(row.keys()).sort((a, b) => row[b] - row[a]).slice(0, 3).map((t) => `${t} ${quote(textOf(t))} ${percent(row[t])}`);
-      if (p !== st.p && cached) words += p < st.p ? `${quote(textOf(st.p))} at ${st.p} gives it ${percent(row[p])} of its attention. ` : `${quote(textOf(st.p))} at ${st.p} cannot see it: it comes later. `;
-      words += `Layer ${st.layer}, head ${st.head}: position ${st.p} looks most at ${top.join(', ')}.`;
+      if (p !== st.p && cached) words += p < st.p ? `Position ${st.p}, ${quote(textOf(st.p))}, gives it ${percent(row[p])} of its attention in layer ${st.layer}, head ${st.head}.` : `Position ${st.p}, ${quote(textOf(st.p))}, cannot see it: it comes later.`;
+      else words += `In layer ${st.layer}, head ${st.head}, position ${st.p} looks most at ${top.join(', ')}.`;
     }
     second.textContent = words;
     status.textContent = said || (behind ? `The engine has made ${behind} ${behind === 1 ? 'step' : 'steps'} since: refresh.` : '')
-      || (canAsk() ? '' : `No kernel: this page has ${savedWords()}.`);
+      || (canAsk() ? '' : data.saved ? `No kernel: layer${data.saved.layers.length > 1 ? 's' : ''} ${data.saved.layers.join(', ')} of request ${data.saved.id} only.` : '');
+    status.title = canAsk() ? '' : `This page has ${savedWords()}.`;
     const index = [st.layer, 'KV'.indexOf(st.kind), block, offset, kvHead()];
     const byte = index.reduce((sum, x, k) => sum + x * data.strides[k], 0) * data.itemsize;
     const number = values && cached ? d === undefined ? `length of the vector ${num(Math.hypot(...values.subarray(p * data.head_dim, (p + 1) * data.head_dim)))}` : `number ${d} of ${data.head_dim}: ${num(values[p * data.head_dim + d])}` : '';

@@ -223,31 +223,31 @@ def pack(values: Tensor, scale: float, signed: bool) -> str:
     steps = (values / scale * 127 + 127 if signed else values / scale * 255).round().clamp(0, 255)
     return b64encode(steps.to(torch.uint8).numpy().tobytes()).decode()
 
-def plan_saved(llm: LLMEngine, request: Request, budget: int) -> tuple[list[int], int, int]:
-    "The layers, K/V heads and last tokens that fit into `budget` bytes: the most of them, in this order of sacrifice."
+def plan_saved(llm: LLMEngine, request: Request, budget: int) -> tuple[list[int], int, int, int]:
+    "Layers, K/V heads, last positions of K and V, last tokens with attention that fit into `budget` bytes, in this order of sacrifice."
     c, n = find_model(llm).config, request.num_computed_tokens
-    middle, group = c.num_layers // 2, c.num_heads // c.num_kv_heads
+    middle = c.num_layers // 2
     three = sorted({0, middle, c.num_layers - 1})
     for layers, heads, last in ((three, c.num_kv_heads, n), (three, c.num_kv_heads, 1), ([middle], c.num_kv_heads, 1), ([middle], 1, 1)):
-        attention = sum(range(n - last + 1, n + 1)) * heads * group
-        if len(layers) * (2 * heads * n * c.head_dim + attention) <= budget: return layers, heads, last
-    return [middle], 0, 1
+        attention = sum(range(n - last + 1, n + 1)) * c.num_heads
+        if len(layers) * (2 * heads * n * c.head_dim + attention) <= budget: return layers, heads, n, last
+    return [middle], 1, max(1, (budget - n * c.num_heads) // (2 * c.head_dim)), 1
 
 def saved_data(llm: LLMEngine, request: Request, budget: int = 96_000) -> dict[str, Any]:
     "The tensors that a page without a kernel has of one request, about `budget` bytes before base64."
-    layers, num_kv_heads, num_tokens = plan_saved(llm, request, budget)
+    layers, num_kv_heads, num_cached, num_tokens = plan_saved(llm, request, budget)
     last, cache, attention = request.num_computed_tokens - 1, {}, {}
     queries, _ = token_queries(llm, request, last, num_tokens)
     for layer in layers:
         for kind in 'KV':
             for head in range(num_kv_heads):
-                values = read_cached(llm, request, layer, kind, head)
+                values = read_cached(llm, request, layer, kind, head)[-num_cached:]
                 scale = float(values.abs().max()) or 1.
                 cache[f'{layer}|{kind}|{head}'] = [scale, pack(values, scale, True)]
         rows = [weigh(llm, request, queries[layer, i], last + 1 - num_tokens + i, layer).sqrt().flatten() for i in range(num_tokens)]
         attention[layer] = pack(torch.cat(rows), 1., False)
-    return {'id': request.request_id, 'layers': layers, 'kv_heads': num_kv_heads, 'first': last + 1 - num_tokens, 'cache': cache,
-            'attention': attention}
+    return {'id': request.request_id, 'layers': layers, 'kv_heads': num_kv_heads, 'first': last + 1 - num_tokens,
+            'from': last + 1 - num_cached, 'cache': cache, 'attention': attention}
 
 # %% ../../nbs/72_kv_inspector.ipynb #12b27975
 def still_there(llm: LLMEngine, entry: dict[str, Any]) -> Request:
