@@ -12,7 +12,8 @@ import asyncio, configparser, json, os, re, secrets, shutil, signal, socket, sub
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-import pytest
+import nbformat, pytest
+from nbformat.sign import NotebookNotary
 
 # %% ../nbs/tests/70_browser.ipynb #1a77138b
 def find_root() -> Path:
@@ -157,13 +158,13 @@ class Lab:
         except BaseException: self.close(); raise
 
     def open(self, notebook: str | Path, keep_outputs: bool = False, **options):
-        "Open a copy of `notebook` (a path from the project's top); returns the page. No cell is run."
-        from playwright.sync_api import expect
+        "Open a copy of `notebook` (a path from the project's top); returns the page. No cell is run. Outputs that are kept are trusted."
         path = root / notebook
         content = json.loads(path.read_text())
         copy = self.folder / 'files' / path.relative_to(root) if path.is_relative_to(root) else self.folder / 'files' / path.name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(json.dumps(content if keep_outputs else stripped(content, skipped_flags())))
+        if keep_outputs: NotebookNotary(data_dir=str(self.folder / 'data')).sign(nbformat.reads(copy.read_text(), as_version=4))
         self.page = self.browser.new_page(self.home, **options)
         self.page.goto(f'{self.home}/lab/tree/{copy.relative_to(self.folder / "files")}?token={self.token}&reset')
         self.page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell').first.wait_for()

@@ -7,12 +7,11 @@ __all__ = ['viz', 'names', 'root', 'HOSTS', 'HOST', 'ROOT', 'WITHOUT_ANYWIDGET',
            'WIDGET_VIEW', 'every', 'LOW_CONTRAST', 'find_root', 'rgb', 'luminance', 'contrast', 'theme', 'resolve',
            'contrast_problems', 'test_contrast', 'mixed', 'test_hatching_can_be_read', 'test_owners_are_told_apart',
            'rules', 'test_style_stays_inside', 'test_files_are_small', 'test_files_ask_nobody',
-           'test_files_are_in_the_package', 'test_imports_without_anywidget', 'expect', 'test_transport_in_jupyterlab',
-           'test_two_in_a_notebook', 'test_notebook_keys_stay', 'test_contrast_in_jupyterlab',
-           'test_saved_notebook_without_kernel', 'stored_widgets', 'page_of', 'test_file_without_kernel',
-           'test_dark_page_stays_dark', 'test_jupyters_export_is_whole', 'opened', 'test_keys_have_buttons',
-           'test_nothing_moves_by_itself', 'test_first_screen', 'test_text_can_be_read', 'test_keys_in_inputs',
-           'test_widgets_say_what_they_show']
+           'test_files_are_in_the_package', 'test_imports_without_anywidget', 'expect', 'try_the_transport',
+           'try_two_in_a_notebook', 'try_the_notebooks_keys', 'test_parts_in_jupyterlab', 'test_saved_notebook',
+           'stored_widgets', 'page_of', 'test_file_without_kernel', 'test_dark_page_stays_dark',
+           'test_jupyters_export_is_whole', 'opened', 'test_keys_have_buttons', 'test_nothing_moves_by_itself',
+           'test_first_screen', 'test_text_can_be_read', 'test_keys_in_inputs', 'test_widgets_say_what_they_show']
 
 # %% ../nbs/tests/70_widgets.ipynb #a491f307
 import json, re, sys
@@ -54,7 +53,7 @@ def contrast(a: str, b: str) -> float:
 # %% ../nbs/tests/70_widgets.ipynb #31903804
 HOSTS = {   # what the host gives: of JupyterLab 4, VS Code, and a plain page in Chromium
     'JupyterLab light': (0, {'--jp-layout-color1': '#ffffff', '--jp-ui-font-color1': '#212121'}),
-    'JupyterLab dark': (1, {'--jp-layout-color1': '#111111', '--jp-ui-font-color1': '#ffffff'}),
+    'JupyterLab dark': (1, {'--jp-layout-color1': '#212121', '--jp-ui-font-color1': '#ffffff'}),
     'VS Code light': (0, {'--vscode-editor-background': '#ffffff', '--vscode-editor-foreground': '#3b3b3b'}),
     'VS Code dark': (1, {'--vscode-editor-background': '#1f1f1f', '--vscode-editor-foreground': '#cccccc'}),
     'page light': (0, {'Canvas': '#ffffff', 'CanvasText': '#000000'}), 'page dark': (1, {'Canvas': '#121212', 'CanvasText': '#ffffff'})}
@@ -195,19 +194,18 @@ def expect(locator):
 
 POOL = '.jp-OutputArea .li-pool'
 
-def test_transport_in_jupyterlab(lab):
-    page = lab.run('nbs/70_widgets.ipynb')
+def try_the_transport(lab, page):
     pool, said = page.locator(POOL).first, json.loads(lab.kernel("print(json.dumps([f['what'] for f in frames]))"))
     sentence, number, slider = pool.locator('.li-big'), pool.get_by_label('act number'), pool.locator('.li-track input')
     shows = lambda at: (expect(sentence).to_have_text(said[at]), expect(number).to_have_value(str(at + 1)), expect(slider).to_have_value(str(at)))
     shows(2)                                                        # opens where it was told to
     pool.scroll_into_view_if_needed()
-    top = page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop")
+    place = pool.bounding_box()
     pool.focus()
     for key, at in (('ArrowRight', 3), ('.', 4), ('ArrowLeft', 3), (',', 2), ('End', 5), ('Home', 0), ('ArrowLeft', 0)):
         page.keyboard.press(key)
         shows(at)
-    assert page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop") == top, 'keys scrolled the page'
+    assert pool.bounding_box() == place, 'keys scrolled the page, or the layout jumped'
     for title, at in (('Next act', 1), ('Last act', 5), ('One act back', 4), ('First act', 0)):
         pool.get_by_role('button', name=title, exact=True).click()
         shows(at)
@@ -221,7 +219,6 @@ def test_transport_in_jupyterlab(lab):
     page.keyboard.press(' ')                                        # play, to the end
     shows(5)
     expect(pool.get_by_role('button', name='Play or pause')).to_have_attribute('aria-pressed', 'false')
-    page.wait_for_function('() => true')
     expect(pool.locator('.li-keys')).to_be_hidden()
     page.keyboard.press('?')
     expect(pool.locator('.li-keys')).to_contain_text('next act')
@@ -239,11 +236,9 @@ def test_transport_in_jupyterlab(lab):
     expect(detail).to_have_text('Click a block.')
     page.wait_for_timeout(400)                                      # the step is handed to the kernel when it has settled
     assert lab.kernel('print(view.at)') == '1' and lab.kernel('print(view)').startswith(said[1])
-    lab.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #e041b366
-def test_two_in_a_notebook(lab):
-    page = lab.run('nbs/70_widgets.ipynb')
+def try_two_in_a_notebook(lab, page):
     first, second = page.locator(POOL).nth(0), page.locator(POOL).nth(1)
     before = second.locator('.li-big').text_content()
     first.press('End')
@@ -257,13 +252,11 @@ def test_two_in_a_notebook(lab):
     expect(second.get_by_label('act number')).to_have_value(str(count + 1))
     assert int(lab.kernel('print(pool.num_used_blocks)')) == used + 1
     expect(first.locator('.li-muted', has_text='of ')).to_have_text('of 6')
-    lab.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #e34d18f4
 CELLS = '() => window.jupyterapp.shell.currentWidget.content.model.cells.length'
 
-def test_notebook_keys_stay(lab):
-    page = lab.run('nbs/70_widgets.ipynb')
+def try_the_notebooks_keys(lab, page):
     pool, cells = page.locator(POOL).first, page.evaluate(CELLS)
     says = pool.locator('.li-big').text_content()
     page.evaluate("document.activeElement?.blur()")
@@ -271,32 +264,33 @@ def test_notebook_keys_stay(lab):
     for key in 'adbxwsABDDVM': page.keyboard.press(key)
     assert page.evaluate(CELLS) == cells
     expect(pool.locator('.li-big')).to_have_text(says)
-    lab.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #266107db
+def test_parts_in_jupyterlab(lab):
+    page = lab.run('nbs/70_widgets.ipynb')
+    try_the_transport(lab, page)
+    try_two_in_a_notebook(lab, page)
+    try_the_notebooks_keys(lab, page)
+    lab.check()
+
+# %% ../nbs/tests/70_widgets.ipynb #fe68cb20
 COLORS = '''([selector, names]) => {
   const root = document.querySelector(selector), probe = root.appendChild(document.createElement('span'));
   const found = Object.fromEntries(names.map((name) => { probe.style.color = `var(${name})`; return [name, getComputedStyle(probe).color]; }));
   probe.remove();
   return found }'''
 
-def test_contrast_in_jupyterlab(lab):
-    lab.open('nbs/70_widgets.ipynb', keep_outputs=True)
-    for name in ('dark', 'light'):
-        lab.theme(name)
-        lab.page.locator(POOL).first.wait_for()
-        colors = lab.page.evaluate(COLORS, [POOL, list(theme())])
-        assert (luminance(colors['--li-bg']) < .1) == (name == 'dark')
-        assert contrast_problems(colors.__getitem__, f'JupyterLab {name}') == []
-    lab.check()
-
-# %% ../nbs/tests/70_widgets.ipynb #fe68cb20
-def test_saved_notebook_without_kernel(lab):
+def test_saved_notebook(lab):
     page = lab.open('nbs/70_widgets.ipynb', keep_outputs=True)
     pool = page.locator(POOL).first
     pool.press('End')
     expect(pool.get_by_label('act number')).to_have_value('6')
     expect(page.locator(POOL).nth(1)).to_contain_text('needs a running kernel')
+    for name in ('dark', 'light'):
+        lab.theme(name)
+        colors = page.evaluate(COLORS, [POOL, list(theme())])
+        assert (luminance(colors['--li-bg']) < .1) == (name == 'dark')
+        assert contrast_problems(colors.__getitem__, f'JupyterLab {name}') == []
     lab.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #07a1808f
@@ -310,7 +304,7 @@ def stored_widgets() -> dict[str, dict]:
         states = nb['metadata'].get('widgets', {}).get(WIDGET_STATE, {}).get('state', {})
         for output in (o for c in nb['cells'] for o in c.get('outputs', [])):
             state = states.get(output.get('data', {}).get(WIDGET_VIEW, {}).get('model_id'), {}).get('state', {})
-            if '_esm' in state: found.setdefault(f'{path.stem}:{state["_anywidget_id"].split(".")[-1]}', state)
+            if '_esm' in state: found.setdefault(f'{path.stem}:{state["_anywidget_id"].split(".")[-1]}', widgets.page_state(state))
     return found
 
 def page_of(state: dict, folder: Path) -> Path:
