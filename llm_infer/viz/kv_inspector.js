@@ -101,6 +101,8 @@ function render({model, el}) {
   const pickKV = select({label: 'K/V head', options: [], onChange: (v) => choose({head: Number(v) * group()})});
   const pickHead = select({label: 'query head', options: [], onChange: (v) => choose({head: Number(v)})});
   const root2 = check({label: '√', value: true, onChange: () => draw()});
+  for (const [it, keys] of [[pickLayer, 'ArrowUp ArrowDown'], [pickKind, 'k'], [pickHead, 'h']]) it.el.querySelector('input, select').setAttribute('aria-keyshortcuts', keys);
+  root2.el.title = 'Heights as square roots, so that small weights are told apart';
   const zoom = (by) => { st.w = clamp(st.w * by, 2, 40); layout(); draw(); };
   const refresh = button('Refresh', () => send('refresh'), {title: 'Look at the engine again', key: 'r'});
   const sample = button('Run the sample prompts', () => send('sample'), {title: 'Adds three short requests to this engine and makes a few steps'});
@@ -122,7 +124,7 @@ function render({model, el}) {
   const table = h('div', {class: 'kv-table'}), details = h('details', {ontoggle: () => drawTable()}, h('summary', {}, 'The same as a table'), table);
   const body = h('div', {class: 'kv-body'},
     h('div', {class: 'li-row kv-controls'}, pickRequest.el, pickLayer.el, pickKind.el, pickKV.el, pickHead.el, root2.el,
-      button('−', () => zoom(1 / 1.5), {title: 'Narrower columns', key: '-'}), button('+', () => zoom(1.5), {title: 'Wider columns', key: '+'}), refresh),
+      button('−', () => zoom(1 / 1.5), {title: 'Narrower columns', key: '-'}), button('+', () => zoom(1.5), {title: 'Wider columns', key: 'Plus'}), refresh),
     bar.el,
     h('div', {class: 'kv-view'}, h('div', {class: 'kv-gutter'}, Object.values(gutter).map((g) => g.el)), h('div', {class: 'kv-hold li-grow'}, scroll, missing)),
     h('div', {class: 'li-grid li-stack kv-detail'},
@@ -146,7 +148,7 @@ function render({model, el}) {
   // ---- choices
   function choose(change) {
     const before = st.r;
-    Object.assign(st, change);
+    Object.assign(st, {hover: null}, change);
     if (st.r !== before) { st.pin = null; st.p = req().num_computed - 1; fit(); }
     said = '';
     draw();
@@ -193,6 +195,7 @@ function render({model, el}) {
 
   // ---- drawing
   function theme() {
+    if (!root.isConnected) return;                                         // no colours yet: the observer of sizes comes back
     const read = (name) => rgb(color(badge, name));
     luts = {heat: ramp(['--kv-neg', '--kv-zero', '--kv-pos'].map(read)), weights: ramp(Array.from({length: 9}, (_, i) => read(`--li-h${i}`))),
       ink: color(badge, '--li-fg'), muted: color(badge, '--li-line'), accent: color(badge, '--li-accent')};
@@ -438,7 +441,7 @@ function render({model, el}) {
   const watch = `change:data ${CHOICES.map((name) => `change:${name}`).join(' ')}`.split(' ');
   for (const name of watch) model.on(name, load);
   model.on('msg:custom', onMessage);
-  const sized = new ResizeObserver(() => { if (req()) { if (st.w === 0 || scroll.scrollWidth <= scroll.clientWidth || st.w === 2) fit(); draw(); } });
+  const sized = new ResizeObserver(() => { if (!luts) theme(); if (req()) { if (st.w === 0 || scroll.scrollWidth <= scroll.clientWidth || st.w === 2) fit(); draw(); } });
   sized.observe(scroll);
   const unwatch = onTheme(root, theme);
   load();
