@@ -106,7 +106,7 @@ function render({model, el}) {
   const zoom = (by) => { st.w = clamp(st.w * by, 2, 40); layout(); draw(); };
   const refresh = button('Refresh', () => send('refresh'), {title: 'Look at the engine again', key: 'r'});
   const sample = button('Run the sample prompts', () => send('sample'), {title: 'Adds three short requests to this engine and makes a few steps'});
-  const bar = transport({count: 1, first: 0, label: 'position', fps: 8, ticks: [{at: 0, kind: 'block'}], onStep: (p) => choose({p})});
+  const bar = transport({count: 1, first: 0, label: 'position', fps: 8, ticks: [{at: 0, kind: 'block'}], onStep: (p) => { if (p !== st.p) choose({p}); }});
   const blocks = h('div', {class: 'kv-blocks'}), tokens = h('div', {class: 'kv-tokens'}), cross = h('div', {class: 'kv-cross', hidden: true}), pinned = h('div', {class: 'kv-pin', hidden: true});
   const chosen = h('div', {class: 'kv-chosen'});
   const canvas = (name, label) => h('canvas', {class: `kv-canvas kv-${name}`, role: 'img', 'aria-label': label});

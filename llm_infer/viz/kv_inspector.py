@@ -25,6 +25,7 @@ from ..engine.step_batch import StepBatch
 from ..kernels.attention import read_context
 from ..kernels.attention_backends import paged
 from ..model.llama import Llama
+from ..sampling.params import SamplingParams
 from .widget import Widget, traitlets, widget_css, widget_source
 
 # %% ../../nbs/72_kv_inspector.ipynb #4cefa530
