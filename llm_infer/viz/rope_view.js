@@ -69,7 +69,7 @@ function round(low, high, count) {
   return out;
 }
 
-const W = 430, H = 158, LEFT = 34, RIGHT = 8, TOP = 8, BOTTOM = 30;
+const W = 430, H = 170, LEFT = 34, RIGHT = 8, TOP = 8, BOTTOM = 30;
 
 function curve(count, onPick) {
   const x = (d) => LEFT + (W - LEFT - RIGHT) * d / (count - 1), grid = s('g', {}), total = s('polyline', {class: 'li-total'}), one = s('polyline', {class: 'li-one'});
@@ -97,13 +97,13 @@ function curve(count, onPick) {
 // Wavelengths before and after scaling, on a logarithmic axis, with the three bands.
 function bands(scaling) {
   const {before, after, low, high, context, factor} = scaling, top = Math.log10(Math.max(...after) * 2), HB = 140;
-  const x = (i) => LEFT + 8 + (W - LEFT - RIGHT - 60) * i / (before.length - 1), y = (v) => HB - BOTTOM - (HB - TOP - BOTTOM) * Math.log10(v) / top;
-  const kind = (v) => (v < context / high ? 'kept' : v > context / low ? `÷ ${num(factor)}` : 'blended');
+  const x = (i) => LEFT + 6 + (W - LEFT - RIGHT - 100) * i / (before.length - 1), y = (v) => HB - BOTTOM - (HB - TOP - BOTTOM) * Math.log10(v) / top;
+  const kind = (v) => (v < context / high ? 'kept' : v > context / low ? `${num(factor)} times slower` : 'blended');
   const band = (from, to, text, fill) => [s('rect', {x: LEFT, width: W - LEFT - RIGHT, y: y(to), height: Math.max(0, y(from) - y(to)), style: `fill: var(${fill})`, class: 'li-band'}),
     s('text', {x: W - RIGHT - 3, y: (y(from) + y(to)) / 2 + 4, 'text-anchor': 'end'}, text)];
   const lines = [1, 100, 1e4, 1e6].filter((v) => Math.log10(v) < top);
   return s('svg', {viewBox: `0 0 ${W} ${HB}`, class: 'li-bands', role: 'img', 'aria-label': `wavelengths of ${before.length} pairs before and after scaling`},
-    band(1, context / high, 'fast: kept', '--li-h1'), band(context / high, context / low, 'blended', '--li-h3'), band(context / low, 10 ** top, `slow: ÷ ${num(factor)}`, '--li-h1'),
+    band(1, context / high, 'fast: kept', '--li-h1'), band(context / high, context / low, 'blended', '--li-h3'), band(context / low, 10 ** top, `slow: ${num(factor)} times slower`, '--li-h1'),
     lines.map((v) => s('text', {x: LEFT - 4, y: y(v) + 3.5, 'text-anchor': 'end'}, v < 1e4 ? num(v) : `1e${Math.log10(v)}`)),
     before.map((v, i) => s('g', {'data-kind': kind(v)}, s('title', {}, `pair ${i}: ${wave(v)} → ${wave(after[i])} tokens, ${kind(v)}`),
       after[i] === v ? null : s('line', {x1: x(i), x2: x(i), y1: y(v), y2: y(after[i]), class: 'li-rule'}),
@@ -116,10 +116,10 @@ function render({model, el}) {
   const root = mount(el, 'rope_view', 'RoPE view');
   const at = {}, NAMES = ['at', 'distance', 'layer', 'head', 'query', 'key', 'pair'];
   for (const name of NAMES) at[name] = model.get(name);
-  let hovered = null, scores = [], shares = [];
+  let hovered = null, scores = [], shares = [], moving = 0;
 
   const sentence = h('p', {class: 'li-big', 'aria-live': 'polite'}), detail = h('p', {class: 'li-detail', 'aria-live': 'polite'});
-  const change = (name, value) => { at[name] = value; draw(name !== 'at' && name !== 'pair'); save(); };
+  const change = (name, value) => { at[name] = value; draw(!['at', 'distance', 'pair'].includes(name)); save(); };
   const save = settle(() => { for (const name of NAMES) model.set(name, at[name]); model.save_changes(); });
   const bar = transport({count: data.num_starts, at: at.at, label: 'key position', first: 0, fps: 8, onStep: (n) => change('at', n)});
   const token = (i) => `${i}: ${JSON.stringify(data.tokens[i])}`;
@@ -136,12 +136,13 @@ function render({model, el}) {
 
   root.append(
     h('div', {class: 'li-row li-top'}, h('div', {class: 'li-grow'}, sentence), h('span', {class: 'li-badge'}, `real q and k · ${data.model}`)),
+    h('p', {class: 'li-muted li-hint'}, 'Step the position (← →): all hands turn, q and k alike, and the score stays. Change the distance (− +): the score changes.'),
     bar.el,
     h('div', {class: 'li-row'}, Object.values(fields).map((f) => f.el), far.el, button('−', () => further(-1), {title: 'Key one token nearer', key: '-'}),
       button('+', () => further(1), {title: 'Key one token further away', key: '+'})),
     h('div', {class: 'li-row li-main li-stack'},
       h('section', {class: 'li-panel li-dials'}, h('h4', {}, 'A dial for each pair: ', h('span', {class: 'li-key-q'}, 'q'), ' and ', h('span', {class: 'li-key-k'}, 'k'),
-        ' turned by their positions; tokens for one turn; share of the score'), h('div', {class: 'li-grid'}, dials.map((d) => d.el)), detail),
+        ' turned by their positions; beneath: share of the score, tokens for one turn'), h('div', {class: 'li-grid'}, dials.map((d) => d.el)), detail),
       h('div', {class: 'li-plots'},
         h('section', {class: 'li-panel'}, h('h4', {}, `Score q·k / √${data.head_dim} over the distance, `, h('span', {class: 'li-key-one'}, 'one pair\u2019s share')), plot.el),
         h('section', {class: 'li-panel'}, h('h4', {}, `${data.scaling.name}: `, h('span', {class: 'li-key-before'}, 'before'), ' and ', h('span', {class: 'li-key-after'}, 'after scaling')), bands(data.scaling)))),
@@ -152,11 +153,12 @@ function render({model, el}) {
       const all = Array.from({length: distances}, (_, d) => parts(at, d, 0));     // only the distance counts: the key may as well stand at 0
       scores = all.map((p) => p.score);
       shares = all.map((p) => p.shares);
+      const ranges = dials.map((_, i) => { const own = shares.map((x) => x[i]); return Math.max(...own) - Math.min(...own); });
+      moving = ranges.indexOf(Math.max(...ranges));
     }
     const now = parts(at, at.at + at.distance, at.at), largest = (v) => Math.max(1e-9, ...dials.map((_, i) => Math.hypot(v[i], v[i + half])));
     const most = {q: largest(now.a), k: largest(now.b)}, mostShare = Math.max(1e-9, ...now.shares.map(Math.abs));
-    const biggest = now.shares.reduce((best, x, i) => (Math.abs(x) > Math.abs(now.shares[best]) ? i : best), 0);
-    const shown = hovered ?? (at.pair >= 0 ? at.pair : biggest), d = at.distance, best = scores.indexOf(Math.max(...scores));
+    const shown = hovered ?? (at.pair >= 0 ? at.pair : moving), d = at.distance, best = scores.indexOf(Math.max(...scores));
     dials.forEach((one, i) => {
       one.show(now.a, now.b, half, most, now.shares[i], mostShare);
       one.el.classList.toggle('li-on', i === shown);
@@ -166,8 +168,8 @@ function render({model, el}) {
     const ending = d === best ? `the most of all distances to ${distances - 1}` : `it would be ${fixed(scores[best])} at distance ${best}`;
     sentence.textContent = `${JSON.stringify(data.tokens[at.query])} at ${at.at + d} looks ${d} back at ${JSON.stringify(data.tokens[at.key])} at ${at.at}: score ${fixed(now.score)}, ${ending}.`;
     const turn = (360 * d / data.wavelengths[shown]) % 360, xy = (v) => `(${fixed(v[shown])}, ${fixed(v[shown + half])})`;
-    detail.textContent = `Pair ${shown}, numbers ${shown} and ${shown + half}${at.pair === shown ? ', pinned' : at.pair < 0 && hovered === null ? ', the largest share' : ''}: once round in ${wave(data.wavelengths[shown])} tokens, `
-      + `${fixed(turn, 0)}° over ${d}. q ${xy(now.a)}, k ${xy(now.b)}: ${fixed(now.shares[shown])} of ${fixed(now.score)}.`;
+    detail.textContent = `Pair ${shown}, numbers ${shown} and ${shown + half}${at.pair === shown ? ', pinned' : at.pair < 0 && hovered === null ? ', which changes the score the most' : ''}: once round in ${wave(data.wavelengths[shown])} tokens, `
+      + `so ${fixed(turn, 0)}° in ${d}. q ${xy(now.a)} and k ${xy(now.b)} give ${fixed(now.shares[shown])} of the score of ${fixed(now.score)}.`;
     table.replaceChildren(...dials.map((_, i) => h('tr', {}, [i, wave(data.wavelengths[i]), `${fixed(now.a[i])}, ${fixed(now.a[i + half])}`,
       `${fixed(now.b[i])}, ${fixed(now.b[i + half])}`, fixed(now.shares[i])].map((t) => h('td', {class: 'li-num'}, t)))));
   }

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LLAMA_31', 'capture_qk', 'score_curve', 'most_sensitive', 'pack', 'unpack', 'scaling_data', 'rope_data', 'rope_now',
-           'opening', 'rope_text', 'RoPEView', 'draw_dials', 'draw_bands', 'plot_rope']
+           'opening', 'most_moving', 'rope_text', 'RoPEView', 'draw_dials', 'draw_bands', 'plot_rope']
 
 # %% ../../nbs/78_rope_view.ipynb #e7e8804b
 import base64
@@ -79,7 +79,7 @@ def scaling_data(config: ModelConfig, name: str) -> dict[str, Any]:
     own = config.rope_scaling if config.rope_scaling and config.rope_scaling['rope_type'] == 'llama3' else None
     rotary_dim, theta, scaling = (config.rotary_dim, config.rope_theta, own) if own else (128, 500000., LLAMA_31)
     waves = lambda scaled: [float(f'{2 * math.pi / x:.5g}') for x in rope_inv_freq(rotary_dim, theta, scaled).tolist()]
-    return {'name': f'Scaling of {name}' if own else 'Llama 3.1 8B scales', 'before': waves(None), 'after': waves(scaling), 'factor': scaling['factor'],
+    return {'name': f'Long contexts, {name}' if own else 'Long contexts, Llama 3.1 8B', 'before': waves(None), 'after': waves(scaling), 'factor': scaling['factor'],
             'low': scaling['low_freq_factor'], 'high': scaling['high_freq_factor'], 'context': scaling['original_max_position_embeddings']}
 
 # %% ../../nbs/78_rope_view.ipynb #8cd3678f
@@ -130,6 +130,12 @@ def opening(data: Mapping[str, Any]) -> dict[str, int]:
     num_distances = data['num_positions'] - data['num_starts'] + 1
     scores = [rope_now(data, distance=d, **{**where, 'at': 0})[3] for d in range(num_distances)]
     return {**where, 'distance': scores.index(max(scores)), 'pair': -1}
+
+def most_moving(data: Mapping[str, Any], where: Mapping[str, int]) -> int:
+    "The pair whose share of the score varies the most over the distances."
+    num_distances = data['num_positions'] - data['num_starts'] + 1
+    shares = torch.stack([rope_now(data, **{**where, 'at': 0, 'distance': d})[2] for d in range(num_distances)])
+    return int((shares.amax(0) - shares.amin(0)).argmax())
 
 def rope_text(data: Mapping[str, Any], where: Mapping[str, int]) -> str:
     "The view in words: the sentence, and the pairs with the largest shares."
@@ -189,7 +195,7 @@ def draw_bands(ax: Any, scaling: Mapping[str, Any]) -> None:
     "Tokens for one turn of each pair, before and after scaling, with the three bands."
     before, after, context = scaling['before'], scaling['after'], scaling['context']
     fast, slow, top = context / scaling['high'], context / scaling['low'], 2 * max(after)
-    for low, high, text, colour in ((1, fast, 'fast: kept', '#dce9f6'), (fast, slow, 'blended', '#9ac8e5'), (slow, top, f'slow: ÷ {scaling["factor"]:g}', '#dce9f6')):
+    for low, high, text, colour in ((1, fast, 'fast: kept', '#dce9f6'), (fast, slow, 'blended', '#9ac8e5'), (slow, top, f'slow: {scaling["factor"]:g} times slower', '#dce9f6')):
         ax.axhspan(low, high, color=colour, lw=0)
         ax.text(len(before) - 1, math.sqrt(low * high), text, ha='right', va='center', fontsize=9)
     ax.plot(before, 'o', color='0.45', ms=3, mfc='white', label='before')
@@ -205,8 +211,8 @@ def plot_rope(source: LLMEngine | Mapping[str, Any], prompt: Any = 'The cat sat 
     where = {**opening(data), **where}
     pair = where.pop('pair')
     q, k, shares, score = rope_now(data, **where)
-    pair = int(shares.abs().argmax()) if pair < 0 else pair
-    fig, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 3.7), width_ratios=(1.35, 1, 1), layout='constrained')
+    pair = most_moving(data, where) if pair < 0 else pair
+    fig, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 3.7), width_ratios=(1.75, 1, 1), layout='constrained')
     draw_dials(left, data, q, k, shares)
     distances = range(data['num_positions'] - data['num_starts'] + 1)
     curve = [rope_now(data, **{**where, 'at': 0, 'distance': d}) for d in distances]
