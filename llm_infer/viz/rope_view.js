@@ -169,7 +169,7 @@ function render({model, el}) {
     sentence.textContent = `${JSON.stringify(data.tokens[at.query])} at ${at.at + d} looks ${d} back at ${JSON.stringify(data.tokens[at.key])} at ${at.at}: score ${fixed(now.score)}, ${ending}.`;
     const turn = (360 * d / data.wavelengths[shown]) % 360, xy = (v) => `(${fixed(v[shown])}, ${fixed(v[shown + half])})`;
     detail.textContent = `Pair ${shown}, numbers ${shown} and ${shown + half}${at.pair === shown ? ', pinned' : at.pair < 0 && hovered === null ? ', which changes the score the most' : ''}: once round in ${wave(data.wavelengths[shown])} tokens, `
-      + `so ${fixed(turn, 0)}° in ${d}. q ${xy(now.a)} and k ${xy(now.b)} give ${fixed(now.shares[shown])} of the score of ${fixed(now.score)}.`;
+      + `so ${fixed(turn, 0)}° in ${d} ${d === 1 ? "token" : "tokens"}. q ${xy(now.a)} and k ${xy(now.b)} give ${fixed(now.shares[shown])} of the score of ${fixed(now.score)}.`;
     table.replaceChildren(...dials.map((_, i) => h('tr', {}, [i, wave(data.wavelengths[i]), `${fixed(now.a[i])}, ${fixed(now.a[i + half])}`,
       `${fixed(now.b[i])}, ${fixed(now.b[i + half])}`, fixed(now.shares[i])].map((t) => h('td', {class: 'li-num'}, t)))));
   }
