@@ -139,7 +139,7 @@ function render({model, el}) {
     h('p', {class: 'li-muted li-hint'}, 'Step the position (← →): all hands turn, q and k alike, and the score stays. Change the distance (− +): the score changes.'),
     bar.el,
     h('div', {class: 'li-row'}, Object.values(fields).map((f) => f.el), far.el, button('−', () => further(-1), {title: 'Key one token nearer', key: '-'}),
-      button('+', () => further(1), {title: 'Key one token further away', key: '+'})),
+      button('+', () => further(1), {title: 'Key one token further away', key: 'Plus'})),
     h('div', {class: 'li-row li-main li-stack'},
       h('section', {class: 'li-panel li-dials'}, h('h4', {}, 'A dial for each pair: ', h('span', {class: 'li-key-q'}, 'q'), ' and ', h('span', {class: 'li-key-k'}, 'k'),
         ' turned by their positions; beneath: share of the score, tokens for one turn'), h('div', {class: 'li-grid'}, dials.map((d) => d.el)), detail),

@@ -187,7 +187,7 @@ def draw_dials(ax: Any, data: Mapping[str, Any], q: Tensor, k: Tensor, shares: T
             ax.plot([x, x + float(vector[i]) * reach], [y, y + float(vector[i + half]) * reach], color=colour, lw=width, solid_capstyle='round')
         wave = data['wavelengths'][i]
         ax.text(x, y - 1.15, f'{wave:.1f}' if wave < 100 else f'{wave:,.0f}', ha='center', va='top', fontsize=8)
-    ax.set(aspect='equal', xlim=(-1.3, columns * 2.5 - 1.2), ylim=(-(half - 1) // columns * 3.1 - 1.9, 1.3), title='pairs of q (blue) and k (orange); tokens for one turn')
+    ax.set(aspect='equal', xlim=(-1.3, columns * 2.5 - 1.2), ylim=(-((half - 1) // columns) * 3.1 - 1.9, 1.3), title='pairs of q (blue) and k (orange); tokens for one turn')
     ax.axis('off')
 
 # %% ../../nbs/78_rope_view.ipynb #35a57541
@@ -197,7 +197,8 @@ def draw_bands(ax: Any, scaling: Mapping[str, Any]) -> None:
     fast, slow, top = context / scaling['high'], context / scaling['low'], 2 * max(after)
     for low, high, text, colour in ((1, fast, 'fast: kept', '#dce9f6'), (fast, slow, 'blended', '#9ac8e5'), (slow, top, f'slow: {scaling["factor"]:g} times slower', '#dce9f6')):
         ax.axhspan(low, high, color=colour, lw=0)
-        ax.text(len(before) - 1, math.sqrt(low * high), text, ha='right', va='center', fontsize=9)
+        x, side = (0, 'left') if low == slow else (len(before) - 1, 'right')     # away from the dots
+        ax.text(x, math.sqrt(low * high), text, ha=side, va='center', fontsize=9)
     ax.plot(before, 'o', color='0.45', ms=3, mfc='white', label='before')
     ax.plot(after, 'o', color='#0072B2', ms=3, label='after')
     ax.set(yscale='log', ylim=(1, top), xlabel='pair', ylabel='tokens for one turn', title=f'{scaling["name"]}')

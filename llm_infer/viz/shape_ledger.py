@@ -473,7 +473,7 @@ def fold(stages: Sequence[Stage]) -> list[Group]:
     return groups
 
 # %% ../../nbs/73_shape_ledger.ipynb #52fd8d7e
-def short(n: float, units: Sequence[str] = ('', 'K', 'M', 'G', 'T'), base: int = 1000) -> str:
+def short(n: int | float, units: Sequence[str] = ('', 'K', 'M', 'G', 'T'), base: int = 1000) -> str:
     "A count with three digits and a unit: 6.64 M. Nothing is '–'."
     if not n: return '–'
     power = 0
@@ -550,8 +550,9 @@ def ledger_markdown(ledger: 'ShapeLedger') -> str:
 # %% ../../nbs/73_shape_ledger.ipynb #ad45c980
 def ledger_html(ledger: 'ShapeLedger') -> str:
     "The ledger as a table for notebooks: under each line, in grey, what it reads."
-    soft, left, right = 'opacity:.65', 'text-align:left;white-space:nowrap;padding:1px 8px', 'text-align:right;white-space:nowrap;padding:1px 8px'
-    td = lambda i, value: f'<td style="{right if 4 <= i <= 7 else left}">{value}</td>'
+    soft, left, right = 'opacity:.65', 'text-align:left;padding:1px 6px', 'text-align:right;white-space:nowrap;padding:1px 6px'
+    widths = {0: ';max-width:11em', 1: ';max-width:27em;min-width:22em', 2: ';max-width:9em', 8: ';white-space:nowrap'}
+    td = lambda i, value: f'<td style="{right if 4 <= i <= 7 else left}{widths.get(i, "")}">{value}</td>'
     head = ''.join(f'<th style="{right if 4 <= i <= 7 else left}">{escape(name)}</th>' for i, name in enumerate(COLUMNS))
     body = []
     for kind, values, stage in table_rows(ledger):
@@ -567,7 +568,7 @@ def ledger_html(ledger: 'ShapeLedger') -> str:
             body.append('<tr>' + ''.join(td(i, v) for i, v in enumerate(values)) + '</tr>')
     shares = ''.join(f'<tr>{td(0, escape(part))}{"".join(td(4, v) for v in (short(w.flops), f"{100 * f:.1f}%", in_bytes(moved), f"{100 * b:.1f}%"))}</tr>'
                      for part, w, moved, f, b in ledger.shares())
-    sizes = ', '.join(f'{escape(name)}&nbsp;{size:,}' for name, size in ledger.sizes.items())
+    sizes = ', '.join(f'{name}&nbsp;=&nbsp;{size:,}' for name, size in ledger.sizes.items() if name.isidentifier())
     notes = ''.join(f'<div>{escape(note)}</div>' for note in ledger.notes)
     return (f'<div style="overflow-x:auto"><div><b>{escape(ledger.title)}</b> {escape(ledger.sentence)}</div><div style="{soft};max-width:70em">{sizes}</div>'
             f'<table style="font-size:12px"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
@@ -663,10 +664,10 @@ def write_ledger(llm: LLMEngine, recorder: Recorder, states: Sequence[Any]) -> S
                            f'shape_ledger(llm) shows the next one')
     prompts = [(state.prompt, state.completions[0].request.prompt_token_ids) for state in states]
     stages = [*stages_before(recorder, prompts), *recorder.stages, *stages_after(recorder, llm.tokenizer)]
-    kinds = ', '.join(f'request {part.request.request_id} {part.num_scheduled_tokens} ({part.kind})' for part in plan.scheduled)
+    kinds = ', '.join(f'{part.num_scheduled_tokens} of request {part.request.request_id!r} ({part.kind})' for part in plan.scheduled)
     folder = getattr(llm, 'folder', None)
     name = folder.name.split('.')[0] if folder else 'the model'
     title = f'Step {plan.step} of {name}, {str(llm.runner.kv_cache.dtype)[6:]} on {llm.runner.device.type}.'
-    sentence = f'{plan.total_num_scheduled_tokens} of {plan.token_budget} tokens: {kinds}.'
+    sentence = f'{plan.total_num_scheduled_tokens} tokens, of a budget of {plan.token_budget}: {kinds}.'
     notes = (GRAPHS,) if isinstance(llm.runner.model, DecodeGraphs) else ()
     return ShapeLedger(title, sentence, recorder.sizes, tuple(stages), notes)
