@@ -45,7 +45,7 @@ def open_page(static, explored, tmp_path, **options):
 
 RANGES = {'temperature': (.05, 2, .05), 'min_p': (0, .5, .01), 'top_k': (0, 200, 1), 'top_p': (.05, 1, .01), 'repetition_penalty': (.5, 2, .05),
           'frequency_penalty': (-2, 2, .1), 'presence_penalty': (-2, 2, .1)}
-LABELS = {'temperature': 'divide by', 'min_p': 'p ≥ × max', 'top_k': 'keep k', 'top_p': 'mass', 'repetition_penalty': 'repeated',
+LABELS = {'temperature': 'divide by', 'min_p': 'of the max', 'top_k': 'keep k', 'top_p': 'mass', 'repetition_penalty': 'repeated',
           'frequency_penalty': 'frequency', 'presence_penalty': 'presence'}
 
 def any_value(rng, name):
@@ -208,8 +208,8 @@ def test_in_jupyterlab(lab):
     widget.get_by_role('button', name='Draw 1', exact=True).click()
     won = widget.locator('.sx-won .sx-name').get_attribute('title').split()[1].rstrip(',')
     widget.get_by_role('button', name='Append').click()
-    expect(widget.locator('.sx-say')).to_contain_text(lab.kernel(f'print(llm.tokenizer.decode([{won}]).strip())'))
-    assert lab.kernel("print(w.shown()['num_output'])") == '1'
+    expect(widget.get_by_label('after', exact=True)).to_have_value('5')
+    assert lab.kernel("print(w.at, w.shown()['prompt'], '|', *llm.tokenizer.encode(w.shown()['output']))") == f'5 Two and two is | {won}'
     lab.kernel("w.state = {**w.state, 'temperature': 0.}")
     expect(widget.locator('.sx-say')).to_contain_text('temperature 0')
     lab.check()

@@ -153,7 +153,7 @@ function render({model, el}) {
 
   const control = (name, label, min, max, step, format) => slider({label, min, max, step, value: p[name], format, onInput: (v) => change({[name]: v})});
   const two = (v) => v.toFixed(2), sliders = {
-    temperature: control('temperature', 'divide by', 0, 2, 0.05, two), min_p: control('min_p', 'p ≥ × max', 0, 0.5, 0.01, two),
+    temperature: control('temperature', 'divide by', 0, 2, 0.05, two), min_p: control('min_p', 'of the max', 0, 0.5, 0.01, two),
     top_k: control('top_k', 'keep k', 0, 200, 1, (v) => (v ? num(v) : 'all')), top_p: control('top_p', 'mass', 0.05, 1, 0.01, two),
     repetition_penalty: control('repetition_penalty', 'repeated', 0.5, 2, 0.05, two), frequency_penalty: control('frequency_penalty', 'frequency', -2, 2, 0.1, two),
     presence_penalty: control('presence_penalty', 'presence', -2, 2, 0.1, two)};
@@ -177,7 +177,7 @@ function render({model, el}) {
   });
   const others = [h('div', {class: 'sx-other'}), ...[...STAGES, ['draw']].map(([name]) => h('div', {class: 'sx-cell', 'data-other': name}, h('span', {class: 'sx-bar'}), h('span', {class: 'sx-p'})))];
   const say = h('p', {class: 'li-big sx-say', 'aria-live': 'polite'}), strip = h('div', {class: 'li-panel sx-strip'}), code = h('code', {class: 'li-mono sx-code'}), more = h('div', {class: 'sx-more'});
-  const promptName = (x, i) => [String(i), `…${(x.prompt + x.output).replaceAll('\n', '⏎').slice(-34)}`.replace(/^…(?=.{0,33}$)/, '')];
+  const promptName = (x, i) => [String(i), `…${(x.prompt + x.output).replaceAll('\n', '⏎').slice(-28)}`.replace(/^…(?=.{0,27}$)/, '')];
   const choose = select({label: 'after', options: data.prompts.map(promptName), value: String(at), onChange: (v) => { at = Number(v); moved(); save(); }});
   const typed = h('input', {type: 'text', class: 'sx-typed', placeholder: 'type a prompt, press Enter', 'aria-label': 'another prompt', onkeydown: (e) => { if (e.key === 'Enter' && typed.value) ask(typed.value, ''); }});
   const status = h('span', {class: 'li-muted', role: 'status'}), goOn = button('append it', () => { if (lastRace) ask(d().prompt, d().output + d().texts[lastRace[0].at]); }, {title: 'Append the drawn token and ask the model again'});
