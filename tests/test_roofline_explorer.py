@@ -110,7 +110,7 @@ def test_clicks_keys_and_themes(static, tmp_path):
         expect(detail).to_contain_text('LM head, decode')
         page.keyboard.press('Escape')
         expect(page.locator('.rf-row.rf-on')).to_have_count(0)
-        page.get_by_role('button', name='long context').click()
+        page.get_by_role('button', name='long', exact=True).click()
         expect(page.locator('.rf-say')).to_contain_text('4 decodes at 131,072 tokens')
         page.get_by_label('model', exact=True).select_option('Llama-3-70B')
         expect(page.locator('.rf-fits')).to_contain_text('DOES NOT FIT')
@@ -128,7 +128,7 @@ def test_in_jupyterlab(lab):
     expect(say).to_contain_text('48 decodes at 4,096 tokens')
     seconds = float(lab.kernel("print(w.bounds()['decode']['seconds'])"))
     assert float(say.locator('[data-phase="decode"]').get_attribute('data-seconds')) == pytest.approx(seconds, rel=1e-9)
-    page.get_by_role('button', name='one user').first.click()
+    page.get_by_role('button', name='1 user').first.click()
     expect(say).to_contain_text('1 decode at 1,024 tokens')
     asked = (lab.kernel('print(w.batch, w.context, w.prefill)') for _ in range(200))       # a setting is saved a little after the last move
     assert '1 1024 512' in asked

@@ -46,7 +46,7 @@ def open_page(static, explored, tmp_path, **options):
 
 RANGES = {'temperature': (.05, 2, .05), 'min_p': (0, .5, .01), 'top_k': (0, 200, 1), 'top_p': (.05, 1, .01), 'repetition_penalty': (.5, 2, .05),
           'frequency_penalty': (-2, 2, .1), 'presence_penalty': (-2, 2, .1)}
-LABELS = {'temperature': 'divide by', 'min_p': 'of the max', 'top_k': 'keep k', 'top_p': 'mass', 'repetition_penalty': 'repeated',
+LABELS = {'temperature': 'divide', 'min_p': 'of max', 'top_k': 'keep k', 'top_p': 'mass', 'repetition_penalty': 'repeated',
           'frequency_penalty': 'frequency', 'presence_penalty': 'presence'}
 
 def any_value(rng, name):
@@ -116,7 +116,7 @@ def test_lists_and_bias(static, explored, tmp_path):
     page.locator('.sx-row[data-row="1"] .sx-name').click()
     page.get_by_label('add to row').fill('3.5')
     state['bias'] = {str(data['ids'][1]): 3.5}
-    page.get_by_label('no end yet').check()
+    page.get_by_label('no end').check()
     state['min_tokens'] = True
     compare()
     expect(page.locator('.sx-greedy')).to_have_attribute('data-row', '1')                  # the bias comes before the greedy choice

@@ -8,7 +8,7 @@ const OPS = {qkv: ['Q', 'Q, K and V', '2 · tokens · hidden_size · (num_heads 
   down: ['D', 'down', '2 · tokens · intermediate_size · hidden_size'],
   lm_head: ['L', 'LM head', '2 · rows of logits · hidden_size · vocab_size, once'],
   norms: ['N', 'norms and adds', 'five per number'],
-  small: ['S', 'RoPE, K/V write, SiLU', 'three per rotated number, five per gated one']};
+  small: ['S', 'RoPE, write, SiLU', 'three per rotated number, five per gated one']};
 const DTYPES = {float32: 4, bfloat16: 2, float16: 2};
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const plus = (a, b) => a.map((x, i) => x + b[i]);
@@ -139,8 +139,8 @@ function opTable(b, pick, hover) {
 
 const COUNTS = (low, high) => { const out = []; for (let n = low; n <= high; n *= 2) out.push(n, ...(n > 1 && n < high ? [n * 1.5] : [])); return out; };
 const SCALES = {batch: COUNTS(1, 1024), context: COUNTS(128, 131072), prefill: COUNTS(16, 32768)};
-const PRESETS = [['one user', {batch: 1, context: 1024, prefill: 512}], ['32 users', {batch: 32, context: 4096, prefill: 2048}],
-  ['256 users', {batch: 256, context: 1024, prefill: 8192}], ['long context', {batch: 4, context: 131072, prefill: 32768}]];
+const PRESETS = [['1 user', {batch: 1, context: 1024, prefill: 512}], ['32 users', {batch: 32, context: 4096, prefill: 2048}],
+  ['256 users', {batch: 256, context: 1024, prefill: 8192}], ['long', {batch: 4, context: 131072, prefill: 32768}]];
 const FIELDS = ['model', 'hardware', 'dtype', 'batch', 'context', 'prefill'];
 
 function countSlider(label, key, state, change) {
@@ -165,7 +165,7 @@ function render({model, el}) {
     dtype: select({label: 'type', options: Object.keys(DTYPES).map((d) => [d, d]), value: state.dtype, onChange: (v) => change({dtype: v})}),
     batch: countSlider('decodes', 'batch', state, change), context: countSlider('context of each', 'context', state, change),
     prefill: countSlider('prompt', 'prefill', state, change)};
-  const measure = button('measure this machine', () => { measure.disabled = true; model.send({ask: 'measure'}); }, {title: 'Measure the ceilings of the machine that the kernel runs on, about two seconds'});
+  const measure = button('measure', () => { measure.disabled = true; model.send({ask: 'measure'}); }, {title: 'Measure the ceilings of the machine that the kernel runs on, about two seconds'});
   const say = h('div', {class: 'li-big rf-say', 'aria-live': 'polite'}), fits = h('div', {class: 'rf-fits'}), plot = h('div', {class: 'rf-left'}), table = h('div', {});
   const strip = h('div', {class: 'li-panel rf-detail'}), more = h('div', {class: 'rf-more'});
   const pick = (name, inPhase = phase) => { on = on === name && inPhase === phase ? null : name; if (inPhase === phase) mark(); else setPhase(inPhase); };
@@ -209,7 +209,7 @@ function render({model, el}) {
   const step = (by) => { const list = Object.keys(OPS), i = list.indexOf(on); on = list[clamp(i + by, 0, list.length - 1)]; over = null; mark(); };
   const keys = {ArrowDown: () => step(1), ArrowUp: () => step(-1), Escape: () => { on = over = null; mark(); }, 1: () => setPhase('decode'), 2: () => setPhase('prefill')};
   bindKeys(root, keys);
-  root.append(say, h('div', {class: 'li-row'}, controls.model.el, controls.hardware.el, controls.dtype.el, model.get('live') ? measure : null,
+  root.append(say, h('div', {class: 'li-row rf-top'}, controls.model.el, controls.hardware.el, controls.dtype.el, model.get('live') ? measure : null,
     PRESETS.map(([text, values]) => button(text, () => change(values)))),
   h('div', {class: 'li-row rf-sliders'}, controls.batch.el, controls.context.el, controls.prefill.el), fits,
   h('div', {class: 'rf-main li-stack'}, plot, h('div', {class: 'rf-right'}, h('div', {class: 'li-row'}, tabs, button('clear', keys.Escape, {title: 'Unpin', key: 'Escape'})), table)),

@@ -65,7 +65,7 @@ def small_cost(config: ModelConfig, num_kv_tokens: int, num_tokens: int, itemsiz
 
 # %% ../../nbs/75_roofline.ipynb #906a1ed9
 OPS = {'qkv': 'Q, K and V', 'attention': 'attention', 'o': 'output projection', 'gate_up': 'gate and up', 'down': 'down',
-       'lm_head': 'LM head', 'norms': 'norms and adds', 'small': 'RoPE, K/V write, SiLU'}
+       'lm_head': 'LM head', 'norms': 'norms and adds', 'small': 'RoPE, write, SiLU'}
 
 def layer_costs(config: ModelConfig, num_kv_tokens: int, query_lens: Sequence[int], seq_lens: Sequence[int],
                 itemsize: int) -> dict[str, OpCost]:

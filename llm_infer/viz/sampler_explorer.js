@@ -153,12 +153,12 @@ function render({model, el}) {
 
   const control = (name, label, min, max, step, format) => slider({label, min, max, step, value: p[name], format, onInput: (v) => change({[name]: v})});
   const two = (v) => v.toFixed(2), sliders = {
-    temperature: control('temperature', 'divide by', 0, 2, 0.05, two), min_p: control('min_p', 'of the max', 0, 0.5, 0.01, two),
+    temperature: control('temperature', 'divide', 0, 2, 0.05, two), min_p: control('min_p', 'of max', 0, 0.5, 0.01, two),
     top_k: control('top_k', 'keep k', 0, 200, 1, (v) => (v ? num(v) : 'all')), top_p: control('top_p', 'mass', 0.05, 1, 0.01, two),
     repetition_penalty: control('repetition_penalty', 'repeated', 0.5, 2, 0.05, two), frequency_penalty: control('frequency_penalty', 'frequency', -2, 2, 0.1, two),
     presence_penalty: control('presence_penalty', 'presence', -2, 2, 0.1, two)};
   const biasSlider = slider({label: 'add to row', min: -10, max: 10, step: 0.5, value: 0, format: (v) => (v > 0 ? `+${v}` : `${v}`), onInput: (v) => change({bias: {...p.bias, [pinnedId()]: v}})});
-  const minTokens = check({label: 'no end yet', value: p.min_tokens, onChange: (v) => change({min_tokens: v})});
+  const minTokens = check({label: 'no end', value: p.min_tokens, onChange: (v) => change({min_tokens: v})});
   const toggle = (list, id) => (list.includes(id) ? list.filter((x) => x !== id) : [...list, id]);
   const deny = button('deny', () => { if (d().bans[pinnedId()]) change({banned: toggle(p.banned, pinnedId())}); }, {title: 'Make the chosen token a bad word, or not', key: 'x'});
   const allow = button('allow', () => change({allowed: toggle(p.allowed, pinnedId())}), {title: 'Put the chosen token on the allow-list, or take it off', key: 'o'});
@@ -179,9 +179,9 @@ function render({model, el}) {
   const say = h('p', {class: 'li-big sx-say', 'aria-live': 'polite'}), strip = h('div', {class: 'li-panel sx-strip'}), code = h('code', {class: 'li-mono sx-code'}), more = h('div', {class: 'sx-more'});
   const promptName = (x, i) => [String(i), `…${(x.prompt + x.output).replaceAll('\n', '⏎').slice(-28)}`.replace(/^…(?=.{0,27}$)/, '')];
   const choose = select({label: 'after', options: data.prompts.map(promptName), value: String(at), onChange: (v) => { at = Number(v); moved(); save(); }});
-  const typed = h('input', {type: 'text', class: 'sx-typed', placeholder: 'type a prompt, press Enter', 'aria-label': 'another prompt', onkeydown: (e) => { if (e.key === 'Enter' && typed.value) ask(typed.value, ''); }});
-  const status = h('span', {class: 'li-muted', role: 'status'}), goOn = button('append it', () => { if (lastRace) ask(d().prompt, d().output + d().texts[lastRace[0].at]); }, {title: 'Append the drawn token and ask the model again'});
-  const ask = (prompt, output) => { status.textContent = 'the model runs…'; model.send({ask: 'prompt', prompt, output}); };
+  const typed = h('input', {type: 'text', class: 'sx-typed', placeholder: 'or type a prompt ⏎', 'aria-label': 'another prompt', onkeydown: (e) => { if (e.key === 'Enter' && typed.value) ask(typed.value, ''); }});
+  const goOn = button('append it', () => { if (lastRace) ask(d().prompt, d().output + d().texts[lastRace[0].at]); }, {title: 'Append the drawn token and ask the model again'});
+  const ask = (prompt, output) => { say.textContent = 'The model runs…'; model.send({ask: 'prompt', prompt, output}); };
   const presets = Object.keys(PRESETS).map((name) => button(name, () => change({...OFF, bias: {}, banned: [], allowed: [], min_tokens: false, ...PRESETS[name]})));
 
   const pin = (i) => { pinned = i; setControls(); draw(); };
@@ -269,16 +269,16 @@ function render({model, el}) {
   const key = (fn, what) => [fn, what];
   bindKeys(root, {ArrowDown: key(() => pin(Math.min(pinned + 1, NUM_ROWS - 1)), 'next token'), ArrowUp: key(() => pin(Math.max(0, pinned - 1)), 'token before'),
     Escape: key(() => { pinned = 0; forget(); setControls(); draw(); }, 'forget the draws'), r: key(() => drawMany(1), 'draw once'), x: key(() => deny.click(), 'deny'), o: key(() => allow.click(), 'allow')});
-  root.append(say, h('div', {class: 'li-row sx-top'}, choose.el, model.get('live') ? [typed, goOn, status] : null, h('span', {class: 'li-grow'}), presets),
+  root.append(say, h('div', {class: 'li-row sx-top'}, choose.el, model.get('live') ? [typed, goOn] : null, h('span', {class: 'sx-presets'}, presets)),
     h('div', {class: 'sx-scroll'}, h('div', {class: 'sx-grid'},
       h('div', {class: 'sx-row sx-heads'}, h('div', {class: 'sx-head'}, h('h4', {}, 'token, %')), STAGES.map(([name]) => heads[name]), drawHead),
       h('div', {class: 'sx-row sx-sub'}, h('div', {class: 'sx-removes'}), Object.values(removes)),
       h('div', {class: 'sx-body'}, rows.map((row) => row.el)), h('div', {class: 'sx-row sx-others'}, others))),
     strip, code, details);
   const newState = () => { if (saving) return; p = {...p, ...model.get('state')}; forget(); setControls(); draw(); };
-  const newData = () => { data = model.get('data'); choose.setOptions(data.prompts.map(promptName)); status.textContent = ''; newAt(); };
+  const newData = () => { data = model.get('data'); choose.setOptions(data.prompts.map(promptName)); newAt(); };
   const newAt = () => { if (!saving && model.get('at') < data.prompts.length) { const changed = at !== model.get('at'); at = model.get('at'); if (changed) { typed.value = ''; moved(); } else { setControls(); draw(); } } };
-  const message = (content) => { if (content.error) status.textContent = content.error; };
+  const message = (content) => { if (content.error) say.textContent = `The engine refuses this: ${content.error}`; };
   model.on('change:state', newState); model.on('change:data', newData); model.on('change:at', newAt); model.on('msg:custom', message);
   setControls();
   draw();
