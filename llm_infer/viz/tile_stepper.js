@@ -15,7 +15,7 @@ function strip(values, most, dim, pick) {
 
 // The chart of the row: a bar per key, blocks above, tokens below, the running max as a staircase.
 function chart(data, row, run, at, pinned, on) {
-  const n = row.scores.length, width = 880, left = 34, cell = (width - left - 2) / n, top = 22, height = 92, bottom = top + height;
+  const n = row.scores.length, width = 880, left = 34, cell = (width - left - 2) / n, top = 22, height = 84, bottom = top + height;
   const low = Math.min(...row.scores), high = Math.max(...row.scores), span = high - low || 1;
   const x = (i) => left + i * cell, y = (v) => bottom - 6 - ((v - low) / span) * (height - 12);
   const taken = new Map();
@@ -40,7 +40,7 @@ function chart(data, row, run, at, pinned, on) {
 
 function render({model, el}) {
   const root = mount(el, 'tile_stepper', 'Tile stepper: online softmax'), data = model.get('data'), rows = [...data.rows], bubble = tip(root);
-  let {row = 0, tile_size = data.tile_sizes[0], num_splits = data.splits[0]} = model.get('choice') ?? {}, at = model.get('at') ?? 0, focus = 0, dim = 0, pinned = null, hovered = null;
+  let {row = 0, tile_size = data.tile_sizes[0], num_splits = data.splits[0]} = model.get('choice') ?? {}, at = model.get('at') ?? 0, focus = 0, dim = rows[0].engine.reduce((b, v, i, e) => (Math.abs(v) > Math.abs(e[b]) ? i : b), 0), pinned = null, hovered = null;
   row = clamp(row, 0, rows.length - 1);
   const run = () => rows[row].runs[`${tile_size}/${num_splits}`], count = () => run().says.length;
   const names = () => rows.map((r, i) => [String(i), `layer ${r.layer}, head ${r.head}`]);
@@ -60,7 +60,7 @@ function render({model, el}) {
   if (!model.get('live')) other.replaceChildren(h('span', {class: 'li-muted'}, 'other layers and heads need a running kernel'));
   const picture = h('div', {}), detail = h('p', {class: 'ts-detail li-mono'}), formulas = h('div', {class: 'ts-formulas'}), states = h('div', {}), memory = h('div', {class: 'ts-memory li-row'});
   const all = h('table', {class: 'li-table'});
-  root.append(h('div', {class: 'ts-top'}, says, h('span', {class: 'li-badge'}, `recorded decode step · ${data.model ?? 'model'}`)), bar.el,
+  root.append(h('div', {class: 'ts-top'}, says, h('span', {class: 'li-badge'}, `recorded · ${data.model ?? 'model'}`)), bar.el,
     h('div', {class: 'li-row ts-controls'}, pickRow.el, sizes.el, cuts.el, other),
     h('section', {class: 'li-panel'}, h('h4', {}, `Scores of the query “${shown(data.texts.at(-1))}” over its ${data.texts.length} cached keys, read block by block; the line is the running max m`), picture, detail),
     h('div', {class: 'ts-two li-stack'}, h('section', {class: 'li-panel'}, h('h4', {}, 'This step in numbers'), formulas), h('section', {class: 'li-panel'}, h('h4', {}, 'What is kept'), states)),
@@ -92,8 +92,8 @@ function render({model, el}) {
         line('tile', `max of scores ${tile.start}–${tile.stop - 1}`, two(tile.tile_max), `at “${shown(data.texts[best])}”`),
         line('m', `max(${two(tile.old_max)}, ${two(tile.tile_max)})`, two(tile.max), tile.max === tile.old_max ? 'stays' : 'rises'),
         line('f', `exp(${two(tile.old_max)} − ${two(tile.max)})`, f, tile.factor === 1 ? 'nothing kept changes' : old ? 'shrinks what is kept' : 'nothing is kept yet'),
-        line('l', `${f} × ${three(old?.sum ?? 0)} + ${three(added)}`, three(tile.sum), 'sum of exp(s − m)'),
-        line(`acc[${dim}]`, `${f} × ${three(oldAcc)} + ${three(tile.acc[dim] - tile.factor * oldAcc)}`, three(tile.acc[dim]), 'sum of exp(s − m) · v')));
+        line('l', `${f} × ${three(old?.sum ?? 0)} + ${three(added)}`, three(tile.sum), 'Σ exp(s − m)'),
+        line(`acc[${dim}]`, `${f} × ${three(oldAcc)} + ${three(tile.acc[dim] - tile.factor * oldAcc)}`, three(tile.acc[dim]), 'Σ exp(s − m) v')));
     }
     const end = latest(focus), last = at === rounds + 1;
     if (last) return h('table', {class: 'li-table'}, h('tbody', {}, r.lse.map((lse, k) => line(`split ${k}`, `exp(${two(lse < -1e29 ? null : lse)} − ${two(Math.max(...r.lse))})`, three(r.merge[k]), 'weight of this part')),
@@ -114,9 +114,10 @@ function render({model, el}) {
         h('td', {class: 'li-num'}, now ? `× ${two(tile.factor)}` : done ? '÷ l' : 'done'),
         h('td', {}, done ? strip(part, outMost, dim, pick) : strip(tile?.acc ?? part, most, dim, pick)));
     });
-    const result = at === count() - 1 ? r.out : null;
+    const one = num_splits === 1 && latest(0), result = at === count() - 1 ? r.out : one ? one.acc.map((v) => v / one.sum) : null;
+    const named = at === count() - 1 ? 'attention of the row' : one ? 'acc / l: attention so far' : 'attention: after the merge';
     return h('table', {class: 'ts-states'}, h('thead', {}, h('tr', {}, ['', 'm', 'l', 'factor', done ? 'acc / l' : 'acc'].map((t) => h('th', {}, t)))), h('tbody', {}, body,
-      h('tr', {class: 'ts-result'}, h('th', {colspan: 4}, result ? 'attention of the row' : 'attention: not before the end'), h('td', {}, strip(result, outMost, dim, pick))),
+      h('tr', {class: 'ts-result'}, h('th', {colspan: 4}, named), h('td', {}, strip(result, outMost, dim, pick))),
       h('tr', {}, h('th', {colspan: 4}, 'the engine\'s own'), h('td', {}, strip(rows[row].engine, outMost, dim, pick)))));
   }
   function about(i) {
@@ -135,7 +136,7 @@ function render({model, el}) {
     states.replaceChildren(kept());
     const meter = (name, n, of) => [h('span', {class: 'ts-meter-name'}, name), h('span', {class: 'li-bar ts-meter'}, h('span', {class: 'li-move', style: {width: `${100 * n / of}%`, background: 'var(--li-o4)'}})), h('span', {class: 'li-mono ts-bytes'}, bytes(n))];
     memory.replaceChildren(h('b', {}, 'Scores moved through memory'), ...meter('op by op', seen * data.bytes.row, full * data.bytes.row), ...meter('tiled', 0, 1),
-      h('span', {class: 'li-muted'}, `All heads and queries of these ${full} tokens: ${bytes(data.bytes.prompt)} a layer, or 0.`));
+      h('span', {class: 'li-muted'}, `whole prompt, all heads: ${bytes(data.bytes.prompt)} a layer`));
     all.replaceChildren(h('thead', {}, h('tr', {}, h('th', {}, 'step'), h('th', {}, 'what happens'))), h('tbody', {}, r.says.map((words, i) => h('tr', {class: i === at ? 'ts-here' : null}, h('td', {}, String(i + 1)), h('td', {}, words)))));
   }
   const step = (list, value, way) => list[clamp(list.indexOf(value) + way, 0, list.length - 1)];
