@@ -19,35 +19,32 @@ function readable(piece) {
 
 // The word after `n` of its merges: pieces, ranks between them, which bytes each piece covers, and the nodes of the tree so far.
 function wordAt(word, n) {
-  let pieces = [...word.pieces], ranks = [...word.ranks], spots = pieces.map((_, i) => ({from: i, to: i + 1, x: i + .5, rank: -1}));
+  let pieces = [...word.pieces], ranks = [...word.ranks], spots = pieces.map((_, i) => ({from: i, to: i + 1, x: i + .5, depth: 0}));
   const joins = [];
   word.steps.forEach(([i, left, right], k) => {
-    const a = spots[i], b = spots[i + 1], node = {from: a.from, to: b.to, x: (a.x + b.x) / 2, rank: ranks[i], a, b, k, piece: word.pieces.slice(a.from, b.to).join('')};
+    const a = spots[i], b = spots[i + 1], node = {from: a.from, to: b.to, x: (a.x + b.x) / 2, depth: 1 + Math.max(a.depth, b.depth), a, b, k, piece: word.pieces.slice(a.from, b.to).join('')};
     joins.push(node);
     spots = [...spots.slice(0, i), node, ...spots.slice(i + 2)];
-    if (k >= n) return void (ranks = [...ranks.slice(0, Math.max(0, i - 1)), ...(i > 0 ? [left] : []), ...(i < spots.length - 1 ? [right] : []), ...ranks.slice(i + 2)]);
+    if (k >= n) return;
     pieces = [...pieces.slice(0, i), pieces[i] + pieces[i + 1], ...pieces.slice(i + 2)];
     ranks = [...ranks.slice(0, Math.max(0, i - 1)), ...(i > 0 ? [left] : []), ...(i < pieces.length - 1 ? [right] : []), ...ranks.slice(i + 2)];
-    if (k === n - 1) word.seen = ranks;
   });
-  if (n === 0) word.seen = [...word.ranks];
-  return {pieces, ranks: word.seen, joins, chosen: n < word.steps.length ? word.steps[n][0] : null};
+  return {pieces, ranks, joins, chosen: n < word.steps.length ? word.steps[n][0] : null};
 }
 
 function tree(word, n, state, width) {
-  const bytes = word.pieces.length, cell = clamp(width / Math.max(1, bytes), 20, 46), top = 22, height = 118, base = top + height;
-  const y = (node) => (node.rank < 0 ? base : base - 12 - ((Math.log10(node.rank + 2) / 5) * (height - 14)));
-  const x = (node) => node.x * cell;
+  const bytes = word.pieces.length, cell = clamp(width / Math.max(1, bytes), 20, 46), levels = Math.max(1, ...state.joins.map((node) => node.depth));
+  const top = 16, height = 134, base = top + height, x = (node) => node.x * cell, y = (node) => base - node.depth * Math.min(30, height / levels);
   return s('svg', {width: bytes * cell, height: base + 18, class: 'bp-tree', role: 'img', 'aria-label': `tree of the merges of ${word.word}`},
     state.joins.map((node) => s('g', {class: node.k < n ? 'bp-done' : node.k === n ? 'bp-next' : 'bp-later'},
-      s('path', {d: `M${x(node.a)} ${y(node.a)} V${y(node)} H${x(node.b)} V${y(node.b)}`}),
-      s('text', {x: x(node), y: y(node) - 3, 'text-anchor': 'middle'}, node.k <= n ? readable(node.piece) : ''))),
+      s('path', {d: `M${x(node.a)} ${y(node.a)} V${y(node)} H${x(node.b)} V${y(node.b)}`}))),
+    state.joins.map((node) => node.k <= n && s('text', {class: `bp-node${node.k === n ? ' bp-bold' : ''}`, x: x(node), y: y(node) + 4, 'text-anchor': 'middle'}, readable(node.piece), s('tspan', {class: 'bp-order', dx: 2}, node.k + 1))),
     word.pieces.map((piece, i) => s('text', {x: (i + .5) * cell, y: base + 13, 'text-anchor': 'middle', class: 'bp-byte'}, readable(piece).replace(/[<>]/g, ''))));
 }
 
 // Counts of the merged pairs as bars, tokens of the text as a line.
 function curve(training, at, go) {
-  const n = training.steps.length, width = 520, height = 214, left = 30, right = 30, cell = (width - left - right) / n, most = training.steps[0]?.pairs[0][2] ?? 1;
+  const n = training.steps.length, width = 520, height = 214, left = 30, right = 30, cell = (width - left - right) / Math.max(1, n), most = training.steps[0]?.pairs[0][2] ?? 1;
   const x = (i) => left + i * cell, y = (v, of) => height - 18 - (v / of) * (height - 40);
   const tokens = [training.num_bytes, ...training.steps.map((step) => step.num_tokens)];
   return s('svg', {viewBox: `0 0 ${width} ${height}`, class: 'bp-curve', role: 'img', 'aria-label': 'counts of the merged pairs'},
@@ -71,7 +68,7 @@ function render({model, el}) {
     return shown().words.filter((w) => w.steps.length).map((w) => ({at: n += w.steps.length, kind: 'finished'}));
   };
   const says = h('p', {class: 'li-big', 'aria-live': 'polite'}), badge = h('span', {class: 'li-badge'});
-  const bar = transport({count: count(), at, label: 'merge', ticks: ticks(), first: 0, onStep: (to) => { at = to; draw(); save(); }});
+  const bar = transport({count: count(), at, label: 'step', ticks: ticks(), onStep: (to) => { at = to; draw(); save(); }});
   const mode = select({label: 'show', options: [['', 'a text being cut'], ['1', 'a vocabulary being learned']], value: learning ? '1' : '', onChange: (v) => choose({learning: v === '1'})});
   const pickKind = select({label: 'tokenizer', options: kinds.map((t, i) => [String(i), t.name]), value: String(tokenizer), onChange: (v) => choose({tokenizer: Number(v)})});
   const pickText = select({label: 'text', options: names(), value: String(text), onChange: (v) => choose({text: Number(v)})});
@@ -107,7 +104,7 @@ function render({model, el}) {
   function drawText() {
     const {words} = shown(), {done, current, over} = places(words), starts = [];
     words.reduce((n, word) => (starts.push(n), n + word.steps.length), 0);
-    textTitle.textContent = `The text: ${num(new TextEncoder().encode(shown().text).length)} bytes in ${words.length} words, cut before any merge; click one to go there`;
+    textTitle.textContent = `The text: ${num(new TextEncoder().encode(shown().text).length)} bytes in ${words.length} words, in ${num(words.reduce((t, w, i) => t + w.pieces.length - done[i], 0))} pieces now. Below a finished piece: its token id. Click a word to go there`;
     chips.replaceChildren(...words.map((word, i) => {
       const state = wordAt(word, done[i]), ready = done[i] === word.steps.length && (over || i < current || (i !== current && !word.steps.length));
       return h('button', {type: 'button', class: `bp-word${i === current && !over ? ' bp-here' : ''}${ready ? ' bp-ready' : ''}`, 'data-word': i, title: word.special ? 'a special token: nothing merges' : `${word.pieces.length} bytes, ${word.steps.length} merges`,
@@ -116,11 +113,11 @@ function render({model, el}) {
     const word = words[current];
     if (!word) { title.textContent = 'No word'; left.replaceChildren(h('p', {class: 'li-muted'}, 'Nothing merges here.')); rightTitle.textContent = ''; right.replaceChildren(); return; }
     const n = done[current], state = wordAt(word, n), {pieces, ranks, chosen} = state;
-    title.textContent = `The word “${word.word.replace(/ /g, '␣').replace(/\n/g, '⏎')}”: pieces, and the rank of each pair of neighbours (· is no merge)`;
+    title.textContent = `“${word.word.replace(/ /g, '␣').replace(/\n/g, '⏎').slice(0, 34)}”: pieces, and the ranks of neighbours (· is no merge)`;
     const row = h('div', {class: 'bp-row'}, pieces.flatMap((piece, i) => [
       h('span', {class: `bp-box${chosen !== null && (i === chosen || i === chosen + 1) ? ' bp-chosen' : ''}`}, readable(piece)),
       i < ranks.length ? h('span', {class: `bp-rank${i === chosen ? ' bp-chosen' : ''}`}, ranks[i] === null ? '·' : num(ranks[i])) : '']));
-    left.replaceChildren(row, h('div', {class: 'bp-scroll'}, tree(word, n, state, 540)), h('p', {class: 'li-muted'}, 'Tree: bytes below; a node stands as high as its rank, so what was learned early merges first.'));
+    left.replaceChildren(row, h('div', {class: 'bp-scroll'}, tree(word, n, state, 540)), h('p', {class: 'li-muted'}, 'The tree of its merges over its bytes; small numbers say in which order. Dotted: still to come.'));
     const pairs = ranks.map((rank, i) => ({rank, i})).filter((p) => p.rank !== null).sort((a, b) => a.rank - b.rank || a.i - b.i);
     rightTitle.textContent = `Pairs that could merge: ${pairs.length} of ${ranks.length}`;
     right.replaceChildren(pairs.length ? h('table', {class: 'li-table'}, h('thead', {}, h('tr', {}, ['rank', 'pair', 'token'].map((t) => h('th', {}, t)))), h('tbody', {}, pairs.map((p) =>
@@ -128,7 +125,7 @@ function render({model, el}) {
       : h('p', {class: 'li-muted'}, `None: ${pieces.length === 1 ? 'one piece is left' : 'these pieces are the tokens'}.`));
   }
   function drawLearning() {
-    const step = data.training.steps[at], most = data.training.steps[0].pairs[0][2], merged = data.training.steps.slice(0, at).map((t) => t.pairs[0]);
+    const step = data.training.steps[at], most = data.training.steps[0]?.pairs[0][2] ?? 1, merged = data.training.steps.slice(0, at).map((t) => t.pairs[0]);
     textTitle.textContent = `Learned so far: ${merged.length} merges, in this order; a merge's place is its rank`;
     chips.replaceChildren(...merged.map(([a, b], i) => h('span', {class: 'bp-word bp-ready'}, h('span', {class: 'bp-piece'}, h('b', {}, readable(a + b)), h('small', {}, String(i))))));
     title.textContent = 'Bars: how often the merged pair stood in the text. Line: tokens that are left';

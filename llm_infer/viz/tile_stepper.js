@@ -34,7 +34,7 @@ function chart(data, row, run, at, pinned, on) {
   });
   const lines = run.rounds.slice(0, at + 1).flatMap((tiles, r) => tiles.map((tile) => tile &&
     s('path', {class: 'ts-max', d: `M${x(tile.start)} ${tile.old_max === null ? y(tile.max) : y(tile.old_max)} V${y(tile.max)} H${x(tile.stop)}`})));
-  return s('svg', {viewBox: `0 0 ${width} ${bottom + 60}`, class: 'ts-chart', role: 'img', 'aria-label': 'scores of the row'}, blocks, bars, lines,
+  return s('svg', {viewBox: `0 0 ${width} ${bottom + 56}`, class: 'ts-chart', role: 'img', 'aria-label': 'scores of the row'}, blocks, bars, lines,
     s('text', {x: 0, y: y(high) + 4}, two(high)), s('text', {x: 0, y: y(low) + 2}, two(low)));
 }
 
@@ -96,11 +96,11 @@ function render({model, el}) {
         line(`acc[${dim}]`, `${f} × ${three(oldAcc)} + ${three(tile.acc[dim] - tile.factor * oldAcc)}`, three(tile.acc[dim]), 'Σ exp(s − m) v')));
     }
     const end = latest(focus), last = at === rounds + 1;
-    if (last) return h('table', {class: 'li-table'}, h('tbody', {}, r.lse.map((lse, k) => line(`split ${k}`, `exp(${two(lse < -1e29 ? null : lse)} − ${two(Math.max(...r.lse))})`, three(r.merge[k]), 'weight of this part')),
+    if (last) return h('table', {class: 'li-table'}, h('tbody', {}, r.lse.map((lse, k) => line(`split ${k}`, `exp(${two(lse < -1e29 ? null : lse)} − ${two(Math.max(...r.lse))})`, three(r.merge[k]), 'its weight')),
       line(`out[${dim}]`, 'weighted mean of the parts', three(r.out[dim]), `the engine: ${three(own.engine[dim])}`)));
     if (!end) return h('p', {class: 'li-muted'}, `Split ${focus} got no key: it leaves zeros and an lse of −10³⁰, a weight of 0.`);
     return h('table', {class: 'li-table'}, h('tbody', {}, line(`out[${dim}]`, `acc[${dim}] / l = ${three(end.acc[dim])} / ${three(end.sum)}`, three(r.parts[focus][dim]), num_splits === 1 ? `the engine: ${three(own.engine[dim])}` : 'of this part'),
-      line('lse', `m + log(l) = ${two(end.max)} + ${two(Math.log(end.sum))}`, two(r.lse[focus]), num_splits === 1 ? 'for a merge, were there splits' : 'all that the merge must know')));
+      line('lse', `m + log(l) = ${two(end.max)} + ${two(Math.log(end.sum))}`, two(r.lse[focus]), num_splits === 1 ? 'for a merge' : 'for the merge')));
   }
   function kept() {
     const r = run(), rounds = r.rounds.length, most = Math.max(...r.rounds.flat().filter(Boolean).flatMap((t) => t.acc.map(Math.abs)), 1e-9);
@@ -135,8 +135,8 @@ function render({model, el}) {
     formulas.replaceChildren(num_splits > 1 && at <= r.rounds.length ? h('p', {class: 'li-muted'}, `split ${focus}: click another at the right`) : '', numbers());
     states.replaceChildren(kept());
     const meter = (name, n, of) => [h('span', {class: 'ts-meter-name'}, name), h('span', {class: 'li-bar ts-meter'}, h('span', {class: 'li-move', style: {width: `${100 * n / of}%`, background: 'var(--li-o4)'}})), h('span', {class: 'li-mono ts-bytes'}, bytes(n))];
-    memory.replaceChildren(h('b', {}, 'Scores moved through memory'), ...meter('op by op', seen * data.bytes.row, full * data.bytes.row), ...meter('tiled', 0, 1),
-      h('span', {class: 'li-muted'}, `whole prompt, all heads: ${bytes(data.bytes.prompt)} a layer`));
+    memory.replaceChildren(h('b', {}, 'Bytes of scores moved'), ...meter('op by op', seen * data.bytes.row, full * data.bytes.row), ...meter('tiled', 0, 1),
+      h('span', {class: 'li-muted'}, `all heads and rows: ${bytes(data.bytes.prompt)} a layer`));
     all.replaceChildren(h('thead', {}, h('tr', {}, h('th', {}, 'step'), h('th', {}, 'what happens'))), h('tbody', {}, r.says.map((words, i) => h('tr', {class: i === at ? 'ts-here' : null}, h('td', {}, String(i + 1)), h('td', {}, words)))));
   }
   const step = (list, value, way) => list[clamp(list.indexOf(value) + way, 0, list.length - 1)];

@@ -9,6 +9,7 @@ __all__ = ['PROMPT', 'AttentionCall', 'watch_attention', 'record_decode', 'score
 
 # %% ../../nbs/76_tile_stepper.ipynb #26087201
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -178,7 +179,7 @@ def run_data(run: TileRun) -> dict[str, Any]:
 def tile_sentence(tile: Mapping[str, Any], texts: Sequence[str], scores: Sequence[float]) -> str:
     "What one tile did to the state, in words."
     best = max(range(tile['start'], tile['stop']), key=scores.__getitem__)
-    seen = f'largest score {tile["tile_max"]:.2f}, at {texts[best]!r}'
+    seen = f'largest score {tile["tile_max"]:.2f}, at “{texts[best]}”'.replace(' ”', '␣”').replace('“ ', '“␣')
     if tile['old_max'] is None: return f'{seen}: the first tile, so this is the max.'
     if tile['max'] == tile['old_max']: return f'{seen}, is not above the max {tile["max"]:.2f}: the factor is 1, and nothing kept changes.'
     return (f'{seen}, is above the max {tile["old_max"]:.2f}: what was kept shrinks by '
@@ -227,8 +228,8 @@ def tiles_data(llm: LLMEngine, calls: Sequence[AttentionCall], texts: Sequence[s
                tile_sizes: Sequence[int], splits: Sequence[int]) -> dict[str, Any]:
     "What the widget draws: the step, its rows with all their runs, and the bytes that a matrix of scores would move."
     call, num_heads = calls[0], len(calls[0].q)
-    folder = getattr(llm, 'folder', None)
-    return {'version': 1, 'model': folder.name if folder else None, 'texts': list(texts), 'block_ids': call.block_ids.tolist(),
+    name = re.sub(r'\.Q\d.*', '', llm.folder.name) if hasattr(llm, 'folder') else None       # without a GGUF file's type
+    return {'version': 1, 'model': name, 'texts': list(texts), 'block_ids': call.block_ids.tolist(),
             'block_size': call.key_cache.shape[1], 'head_dim': call.q.shape[1], 'num_heads': num_heads, 'num_layers': len(calls),
             'scale': call.scale, 'itemsize': call.q.element_size(), 'tile_sizes': list(tile_sizes), 'splits': list(splits),
             'bytes': {'row': score_bytes(1, 1, 1, call.q.element_size()),
