@@ -54,10 +54,13 @@ export function settle(fn, ms = 300) {
 const isField = (node) => /^(SELECT|TEXTAREA)$/.test(node.tagName) || node.isContentEditable
   || (node.tagName === 'INPUT' && !['checkbox', 'radio', 'range', 'button'].includes(node.type));
 
-// The root of a widget, in `el`.
+// The root of a widget, in `el`. It keeps the focus, and so the keys, when the element that had it is drawn anew.
 export function mount(el, name, title) {
   const root = h('div', {class: `li li-${name}`, tabindex: '0', 'data-lm-suppress-shortcuts': 'true', role: 'group', 'aria-label': title});
   root.addEventListener('keydown', (event) => { if (isField(event.target)) event.stopPropagation(); });   // what is typed is no notebook's command
+  const keep = () => queueMicrotask(() => { if (document.activeElement === document.body) root.focus({preventScroll: true}); });
+  root.addEventListener('click', keep);
+  root.addEventListener('keydown', keep);
   el.append(root);
   return root;
 }
