@@ -44,7 +44,7 @@ def test_training_is_the_trainers():
     assert [step['pairs'][0][:2] for step in training['steps']] == [list(pair) for pair in training['merges']]
     for step in training['steps']: assert [n for *_, n in step['pairs']] == sorted((n for *_, n in step['pairs']), reverse=True)
     assert len(training_data(['ab'], 10)['steps']) == 1                           # nothing is left to merge
-    assert BPEStepper(corpus='', num_merges=5).data['training']['says'] == ['0 merges have made 0 tokens of 0 bytes.']
+    assert BPEStepper(corpus='', num_merges=5).data['training']['says'] == ['0 merges have made 0 tokens of 0 bytes, 0.0 bytes a token.']
 
 # %% ../nbs/tests/77_bpe_stepper.ipynb #f22668ed
 def test_twin_and_text():

@@ -115,7 +115,7 @@ def test_in_lab(lab):
     expect(table).to_contain_text(f'{tile["acc"][5]:.3f}'.replace('-', '−'))
     until(page, lambda: ask('stepper.at') == 1)                                   # synced when it settles
 
-    root.locator('.ts-key[data-i="40"] .ts-back').click()
+    root.locator('.ts-key[data-i="40"] .ts-bar').click()
     slot = ask('[int(stepper.data["block_ids"][40 // 16] * 16 + 40 % 16), float(score_row(stepper.calls[14], 1)[0].softmax(0)[40])]')
     expect(root.locator('.ts-detail')).to_contain_text(f'slot {slot[0]} ')
     expect(root.locator('.ts-detail')).to_contain_text(f'weight in the end {slot[1]:.3f}')
@@ -124,7 +124,7 @@ def test_in_lab(lab):
     page.mouse.move(0, 0)
     expect(root.locator('.ts-detail')).to_contain_text('Click a key')
 
-    root.get_by_label('splits').fill('2')                                         # the third of 1, 2, 4
+    root.get_by_label('splits', exact=True).fill('2')                                         # the third of 1, 2, 4
     root.get_by_role('button', name='Last step').click()
     until(page, lambda: ask('stepper.choice["num_splits"]') == 4)
     expect(root.locator('.li-big')).to_have_text(ask('stepper.run["says"][-1]'))
@@ -134,7 +134,7 @@ def test_in_lab(lab):
     root.get_by_label('another layer').fill('29')
     root.get_by_label('another head').fill('8')
     root.get_by_role('button', name='Show this layer and head').click()
-    expect(root.get_by_label('row')).to_have_value('3')
+    expect(root.get_by_label('row', exact=True)).to_have_value('3')
     until(page, lambda: ask('stepper.choice["row"]') == 3)
     expect(root.locator('.li-big')).to_have_text(ask('stepper.row(29, 8)["runs"]["8/4"]["says"][-1]'))
     root.get_by_label('another layer').fill('99')
@@ -152,7 +152,7 @@ def test_without_a_kernel(static, llm, tmp_path):
     expect(root.locator('.li-big')).to_have_text(stepper.run['says'][1])
     assert root.bounding_box()['height'] <= 616                                   # 600 and the closed table's line
     tile_walk(page, root, stepper.run['says'])
-    root.get_by_label('row').select_option('1')
+    root.get_by_label('row', exact=True).select_option('1')
     root.get_by_label('keys a tile').fill('2')
     root.get_by_role('button', name='Last step').click()
     expect(root.locator('.li-big')).to_have_text(stepper.data['rows'][1]['runs']['16/1']['says'][-1])

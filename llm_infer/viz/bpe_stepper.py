@@ -39,7 +39,7 @@ def replay(word: Mapping[str, Any]) -> list[MergeStep]:
     return steps
 
 # %% ../../nbs/77_bpe_stepper.ipynb #68813835
-def text_data(bpe: BPE, text: str, max_bytes: int = 2000) -> dict[str, Any]:
+def text_data(bpe: BPE, text: Any, max_bytes: int = 2000) -> dict[str, Any]:
     "The words of a text with their merges. Raises ValueError for a lone surrogate, or for more than `max_bytes` bytes."
     if not isinstance(text, str): raise TypeError(f'text must be a string, got {type(text).__name__}')
     try: num_bytes = len(text.encode())
@@ -104,7 +104,7 @@ def training_sentences(training: Mapping[str, Any]) -> list[str]:
         tie = f'; {len(rest)} more of the shown pairs are as frequent, and lower numbers go first' if rest else ', the most frequent pair'
         said.append(f'Learning merge {i + 1}: {readable(a)} + {readable(b)} stands {n} times in the text{tie}. It takes the text from {before} tokens to {after}.')
         before = after
-    return said + [f'{len(said)} merges have made {before} tokens of {training["num_bytes"]} bytes, {training["num_bytes"] / before:.1f} bytes a token.']
+    return said + [f'{len(said)} merges have made {before} tokens of {training["num_bytes"]} bytes, {training["num_bytes"] / max(1, before):.1f} bytes a token.']
 
 # %% ../../nbs/77_bpe_stepper.ipynb #9a769077
 def plot_merges(stepper: 'BPEStepper', tokenizer: int = 0, text: int = 0) -> Any:
@@ -132,7 +132,7 @@ def plot_merges(stepper: 'BPEStepper', tokenizer: int = 0, text: int = 0) -> Any
     return fig
 
 # %% ../../nbs/77_bpe_stepper.ipynb #a5fab89c
-def spoken(bpe: BPE, text: str) -> dict[str, Any]:
+def spoken(bpe: BPE, text: Any) -> dict[str, Any]:
     "`text_data` with its sentences."
     data = text_data(bpe, text)
     return {**data, 'says': text_sentences(data)}
