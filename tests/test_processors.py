@@ -62,11 +62,16 @@ def test_penalties_equal_transformers(num_cases=1000, vocab_size=200, batch_size
         for r, row in zip(rows, logits):
             p = r.sampling_params
             row = RepetitionPenaltyLogitsProcessor(p.repetition_penalty)(torch.tensor([r.all_token_ids]), row[None])[0]
-            for token, count in Counter(r.output).items(): row[token] -= p.frequency_penalty * count + p.presence_penalty
+            counts = torch.tensor([Counter(r.output)[token] for token in range(vocab_size)])
+            frequency, presence = torch.tensor([p.frequency_penalty, p.presence_penalty])
+            exact = row.double() - p.frequency_penalty * counts - p.presence_penalty * (counts > 0)
+            bound = 2 ** -23 * (row.abs() + 4 * counts + 3)
+            row = row - frequency * counts - presence * (counts > 0)
+            assert ((row - exact).abs() <= bound)[row.isfinite()].all()
             want.append(row)
         apply_penalties(logits, penalties_of(params), table.seen(tallies))
         assert torch.equal(logits.isinf(), torch.stack(want).isinf())
-        torch.testing.assert_close(logits, torch.stack(want), atol=5e-6, rtol=1e-6)
+        assert torch.equal(logits, torch.stack(want))
         table.forget([r.request_id for r in rows])
 
 # %% ../nbs/tests/51_processors.ipynb #7d544dc7

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['share_of_step', 'ScheduledRequest', 'SchedulerOutput', 'plan_text', 'plan_html', 'WaitingQueue', 'preemption_order',
-           'send_back', 'preempt', 'drop_stopped', 'schedule_running', 'try_admit', 'admit_waiting', 'match_tokens',
-           'append_tokens', 'finish', 'RequestUpdate', 'record_step', 'undo_step', 'check_request', 'publish',
-           'check_open', 'Scheduler', 'scheduler_html', 'check_scheduler']
+           'SchedulerObserver', 'release', 'send_back', 'preempt', 'drop_stopped', 'schedule_running', 'try_admit',
+           'admit_waiting', 'match_tokens', 'append_tokens', 'finish', 'finish_all', 'RequestUpdate', 'record_step',
+           'undo_step', 'check_request', 'publish', 'check_open', 'check_closed', 'set_limits', 'reset_prefix_cache',
+           'Scheduler', 'scheduler_html', 'check_scheduler']
 
 # %% ../../nbs/22_scheduler.ipynb #47a39a1f
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import NamedTuple
 from ..config import SchedulerConfig
@@ -177,20 +178,45 @@ def preemption_order(running: list[Request], policy: str) -> Iterator[Request]:
     "Running requests, the first to lose its blocks first: the last; under 'priority' the highest number, of these the latest."
     yield from reversed(running if policy == 'fcfs' else sorted(running, key=lambda r: (r.priority, r.arrival)))
 
+# %% ../../nbs/22_scheduler.ipynb #800cb854
+class SchedulerObserver:
+    "What a scheduler tells those in its `observers`, as it happens. Each method does nothing here; override what is of interest."
+    def added(self, request: Request) -> None: "It waits from now on."
+    def planning(self) -> None: "`schedule` begins."
+    def preempting(self, plan: 'SchedulerOutput', victim: Request, needed_by: Request, num_new_tokens: int) -> None:
+        "`victim` is about to be sent back, since `needed_by` found no blocks for its next `num_new_tokens` tokens."
+    def released(self, request: Request, block_ids: list[int]) -> None: "It has given these blocks back, in this order."
+    def planned(self, plan: 'SchedulerOutput') -> None: "`schedule` returns this."
+    def updating(self, plan: 'SchedulerOutput', rows: Sequence[Sequence[int]]) -> None:
+        "The step has run and brought `rows` of new tokens, one for each of `plan.scheduled`; nothing of it is taken in yet."
+    def updated(self, plan: 'SchedulerOutput', updates: list['RequestUpdate']) -> None: "`update` returns this."
+    def cancelled(self, plan: 'SchedulerOutput') -> None: "The step did not happen; its requests wait again."
+    def ending(self, request: Request, status: RequestStatus) -> None: "It is about to end: in an `update`, or by `finish_requests`."
+    def limits_changed(self, changes: Mapping[str, int | None]) -> None: "`set_limits` was called with these."
+    def cache_reset(self) -> None: "Nothing can be found in the prefix cache any more."
+
 # %% ../../nbs/22_scheduler.ipynb #52166a80
+def release(scheduler: 'Scheduler', request: Request) -> None:
+    "Take the request's blocks back."
+    block_ids = request.block_ids[::-1]
+    scheduler.kv.free(request)
+    for observer in scheduler.observers: observer.released(request, block_ids)
+
+# %% ../../nbs/22_scheduler.ipynb #6c97c579
 def send_back(scheduler: 'Scheduler', request: Request, newly_cached: Iterable[KVBlock] = ()) -> None:
     """Take a running request's blocks, progress and drafts, and put it at the head of the waiting queue.
 
     `newly_cached` are the blocks that a step would have filled for it, and now will not: they must not be found.
     """
     for block in newly_cached: scheduler.pool.uncache(block)
-    scheduler.kv.free(request)
+    release(scheduler, request)
     request.status, request.num_computed_tokens, request.spec_token_ids = RequestStatus.PREEMPTED, 0, []
     scheduler.waiting.appendleft(request)
 
 # %% ../../nbs/22_scheduler.ipynb #c3eca984
-def preempt(scheduler: 'Scheduler', plan: SchedulerOutput, victim: Request) -> None:
-    "Send `victim` back, and take it out of `plan` where it is in it already."
+def preempt(scheduler: 'Scheduler', plan: SchedulerOutput, victim: Request, needed_by: Request, num_new_tokens: int) -> None:
+    "Send `victim` back for `needed_by` to have its `num_new_tokens`, and take it out of `plan` where it is in it already."
+    for observer in scheduler.observers: observer.preempting(plan, victim, needed_by, num_new_tokens)
     part = plan.by_id.pop(victim.request_id, None)
     if part is not None:
         plan.total_num_scheduled_tokens -= part.num_scheduled_tokens
@@ -217,7 +243,7 @@ def schedule_running(scheduler: 'Scheduler', plan: SchedulerOutput) -> None:
         if share == 0: continue
         while (new_block_ids := kv.allocate_slots(request, share)) is None:
             victim = next(victims)
-            preempt(scheduler, plan, victim)
+            preempt(scheduler, plan, victim, request, share)
             if victim is request: break
         if new_block_ids is None: break
         plan.add(kv, request, share, new_block_ids, 0, limited_by)
@@ -286,10 +312,19 @@ def append_tokens(request: Request, token_ids: Sequence[int], max_model_len: int
 # %% ../../nbs/22_scheduler.ipynb #594c760c
 def finish(scheduler: 'Scheduler', request: Request, status: RequestStatus) -> None:
     "End `request` with `status`: free its blocks and forget it. The running list is left for `drop_stopped`."
+    for observer in scheduler.observers: observer.ending(request, status)
     if request.status is not RequestStatus.RUNNING: scheduler.waiting.remove(request)
+    release(scheduler, request)
     request.status, request.spec_token_ids = status, []
-    scheduler.kv.free(request)
     del scheduler.requests[request.request_id]
+
+def finish_all(scheduler: 'Scheduler', request_ids: Iterable[str], status: RequestStatus) -> list[Request]:
+    "End those of the requests that are here, and return them. Raises ValueError for a status that is not an end."
+    if not status.is_finished: raise ValueError(f'status must be a finished one, got {status.name}')
+    ended = [scheduler.requests[i] for i in dict.fromkeys(request_ids) if i in scheduler.requests]
+    for request in ended: finish(scheduler, request, status)
+    if ended: drop_stopped(scheduler)
+    return ended
 
 # %% ../../nbs/22_scheduler.ipynb #fe180c36
 class RequestUpdate(NamedTuple):
@@ -302,6 +337,7 @@ class RequestUpdate(NamedTuple):
 def record_step(scheduler: 'Scheduler', plan: SchedulerOutput, rows: Sequence[Sequence[int]]) -> list[RequestUpdate]:
     "Count the step's tokens as computed, append the sampled ones (`rows`, one per part), and end the requests that are done."
     updates, max_model_len, any_ended = [], scheduler.config.max_model_len, False
+    for observer in scheduler.observers: observer.updating(plan, rows)
     for part, row in zip(plan.scheduled, rows):
         request = part.request
         if request.status is not RequestStatus.RUNNING: continue   # aborted while the step ran
@@ -317,6 +353,7 @@ def record_step(scheduler: 'Scheduler', plan: SchedulerOutput, rows: Sequence[Se
         updates.append(RequestUpdate(request, new_token_ids, status.finish_reason if status else None))
     if any_ended: drop_stopped(scheduler)
     scheduler.open_plan = None
+    for observer in scheduler.observers: observer.updated(plan, updates)
     return updates
 
 # %% ../../nbs/22_scheduler.ipynb #0d39655e
@@ -328,6 +365,7 @@ def undo_step(scheduler: 'Scheduler', plan: SchedulerOutput) -> None:
         else:
             for block in part.newly_cached: scheduler.pool.uncache(block)   # its request was aborted, and the blocks are free
     drop_stopped(scheduler)
+    for observer in scheduler.observers: observer.cancelled(plan)
 
 # %% ../../nbs/22_scheduler.ipynb #4c346034
 def check_request(request: Request, known: Mapping[str, Request], config: SchedulerConfig) -> None:
@@ -348,6 +386,7 @@ def publish(scheduler: 'Scheduler', plan: SchedulerOutput) -> SchedulerOutput:
     plan.num_used_blocks, plan.num_free_blocks = scheduler.pool.num_used_blocks, scheduler.pool.num_free_blocks
     plan.num_running, plan.num_waiting = len(scheduler.running), len(scheduler.waiting)
     if plan.scheduled: scheduler.open_plan = plan
+    for observer in scheduler.observers: observer.planned(plan)
     return plan
 
 # %% ../../nbs/22_scheduler.ipynb #8c767b59
@@ -357,6 +396,38 @@ def check_open(scheduler: 'Scheduler', plan: SchedulerOutput) -> None:
         raise ValueError(f'step {plan.step} is not open: it was updated or cancelled before')
 
 # %% ../../nbs/22_scheduler.ipynb #9d0a1fa5
+def check_closed(scheduler: 'Scheduler') -> None:
+    "Raise RuntimeError while a plan is open."
+    plan = scheduler.open_plan
+    if plan: raise RuntimeError(f'step {plan.step} is open: update(plan, …) or cancel(plan) comes first')
+
+def set_limits(scheduler: 'Scheduler', changes: Mapping[str, int | None]) -> None:
+    """Change limits from the next step on: 'max_num_seqs', 'max_num_scheduled_tokens' or 'long_prefill_token_threshold'.
+
+    Raises ValueError for other names, for values that SchedulerConfig refuses, and for fewer seats than are taken; RuntimeError
+    while a plan is open. Then nothing has changed.
+    """
+    changeable = ('max_num_seqs', 'max_num_scheduled_tokens', 'long_prefill_token_threshold')
+    unknown = [name for name in changes if name not in changeable]
+    if unknown: raise ValueError(f'{unknown[0]} cannot change while a scheduler lives; these can: {", ".join(changeable)}')
+    check_closed(scheduler)
+    config = replace(scheduler.config, **changes)
+    if config.max_num_seqs < len(scheduler.running):
+        raise ValueError(f'max_num_seqs {config.max_num_seqs} is below the {len(scheduler.running)} requests that are running')
+    scheduler.config = config
+    for observer in scheduler.observers: observer.limits_changed(changes)
+
+# %% ../../nbs/22_scheduler.ipynb #cb2edbea
+def reset_prefix_cache(scheduler: 'Scheduler') -> bool:
+    "Make every block unfindable, while none is in use; returns whether it was done."
+    pool = scheduler.pool
+    if pool.num_used_blocks: return False
+    for block in pool.blocks:
+        if block.block_hash is not None: pool.uncache(block)
+    for observer in scheduler.observers: observer.cache_reset()
+    return True
+
+# %% ../../nbs/22_scheduler.ipynb #c451b006
 class Scheduler:
     """Decides, step by step, which requests compute how many tokens into which blocks (continuous batching, as in vLLM V1).
 
@@ -372,6 +443,7 @@ class Scheduler:
         self.running: list[Request] = []                 # in the order of admission
         self.open_plan: SchedulerOutput | None = None    # scheduled, neither updated nor cancelled yet
         self.num_steps = self.num_arrivals = 0
+        self.observers: list[SchedulerObserver] = []     # told what is decided, as it is decided
 
     def add_request(self, request: Request) -> None:
         "Let a new request wait. Raises ValueError, and changes nothing, where it can never be served."
@@ -379,10 +451,12 @@ class Scheduler:
         request.arrival, self.num_arrivals = self.num_arrivals, self.num_arrivals + 1
         self.requests[request.request_id] = request
         self.waiting.append(request)
+        for observer in self.observers: observer.added(request)
 
     def schedule(self) -> SchedulerOutput:
         "Plan the next step. Raises RuntimeError while the last plan is still open."
-        if self.open_plan: raise RuntimeError(f'step {self.open_plan.step} is open: update(plan, …) or cancel(plan) comes first')
+        check_closed(self)
+        for observer in self.observers: observer.planning()
         self.num_steps += 1
         plan = SchedulerOutput(self.num_steps, self.config.token_budget)
         schedule_running(self, plan)
@@ -402,15 +476,12 @@ class Scheduler:
 
     def finish_requests(self, request_ids: str | Iterable[str], status: RequestStatus) -> list[Request]:
         "End requests and free their blocks; ids that are not here are passed over. Returns those that ended."
-        if not status.is_finished: raise ValueError(f'status must be a finished one, got {status.name}')
-        ids = [request_ids] if isinstance(request_ids, str) else request_ids
-        ended = [self.requests[i] for i in dict.fromkeys(ids) if i in self.requests]
-        for request in ended: finish(self, request, status)
-        if ended: drop_stopped(self)
-        return ended
+        return finish_all(self, [request_ids] if isinstance(request_ids, str) else request_ids, status)
 
     def abort(self, request_ids: str | Iterable[str]) -> list[Request]:
         return self.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+    def set_limits(self, **changes: int | None) -> None: set_limits(self, changes)
+    def reset_prefix_cache(self) -> bool: return reset_prefix_cache(self)
     def has_unfinished_requests(self) -> bool: return bool(self.requests)
     def check_invariants(self) -> None: check_scheduler(self)
     def _repr_html_(self) -> str: return scheduler_html(self)

@@ -234,7 +234,7 @@ class LLM(OfflineEngine):
         memory = dict(gpu_memory_utilization=gpu_memory_utilization, kv_cache_memory_bytes=kv_cache_memory_bytes,
                       num_gpu_blocks_override=num_gpu_blocks_override)
         self.folder, seed = resolve_model(model), whole_number('seed', seed, -2**63, 2**63 - 1)
-        self.config = config = ModelConfig.from_folder(self.folder)
+        self.config, self.model_name = (config := ModelConfig.from_folder(self.folder)), 'SmolLM2-135M-Instruct' if model is None else Path(model).name
         text = None if skip_tokenizer_init else Tokenizer.from_folder(resolve_model(tokenizer or self.folder))
         default = pick_default_params(self.folder, generation_config)
         device = pick_device(device)

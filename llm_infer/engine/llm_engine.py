@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['HeldInterrupts', 'effective_seed', 'build_request', 'check_params', 'check_call', 'pick_ids', 'add_to_engine',
            'add_or_nothing', 'run_step', 'forget_parts', 'end_request', 'fail_request', 'take_in', 'take_grammars',
-           'advance', 'serve', 'LLMEngine']
+           'advance', 'serve', 'token_text', 'branch_engine', 'LLMEngine']
 
 # %% ../../nbs/64_engine.ipynb #fd0633a1
 import hashlib
@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any, no_type_check
 
 from ..core.request import Request, RequestStatus
 from ..core.scheduler import RequestUpdate, Scheduler, SchedulerOutput
+from ..core.trace import Trace, branch_config, branch_trace, record, request_from_record
 from .outputs import Completion, EngineStats, RequestOutput, RequestState
 from .prompts import ParsedPrompt, one_for_each, parse_prompts
 from .runner import StepResult
@@ -254,8 +256,35 @@ def serve(engine: 'LLMEngine', asked: list[tuple]) -> Iterator[RequestState]:
     finally: engine.abort([s.request_id for s in states if engine._states.get(s.request_id) is s])   # ids may be in use anew
 
 # %% ../../nbs/64_engine.ipynb #ab517e35
+def token_text(tokenizer: Tokenizer | None) -> Callable[[int], str] | None:
+    "The text of a single token; bytes that are no character by themselves become U+FFFD."
+    if tokenizer is None: return None
+    def text(token_id: int) -> str:
+        token_bytes = tokenizer.token_bytes(token_id)
+        return tokenizer.decode([token_id], skip_special_tokens=False) if token_bytes is None else token_bytes.decode('utf-8', 'replace')
+    return text
+
+def branch_engine(engine: 'LLMEngine', trace: Trace, step: int, changes: dict[str, Any]) -> Trace:
+    "Runs a recorded run again with `changes` from `step` on. Raises ValueError where the recording does not allow it."
+    if len(trace.originals) != len(trace.requests):
+        raise ValueError('this trace was loaded, and has no sampling parameters: trace.branch(…) decides again with the recorded tokens')
+    if trace.initial['blocks']:
+        raise ValueError('the recording began with blocks in use or cached, whose content is gone: call reset_prefix_cache() before '
+                         'record(), or trace.branch(…), which decides again with the recorded tokens')
+    if any(r.sampling_params.structured_outputs for r in trace.originals):
+        raise ValueError('requests with a grammar cannot run again: trace.branch(…) decides again with the recorded tokens')
+    config, _ = branch_config(trace, step, changes)
+    runner = engine.runner.fresh(config.num_blocks, config.block_size)
+    def make_request(i: int) -> Request:
+        request, original = request_from_record(trace.requests[i]), trace.originals[i]
+        request.sampling_params, request.seed, request.bad_word_ids = original.sampling_params, original.seed, original.bad_word_ids
+        return request
+    return branch_trace(trace, step, changes, lambda plan: runner.execute(plan).token_ids, make_request)
+
+# %% ../../nbs/64_engine.ipynb #a051d4e8
 class LLMEngine:
     "Requests in, steps, outputs out, over parts that the caller has built. Not thread-safe: one thread drives it."
+    model_name = 'a model'
 
     def __init__(self, scheduler: Scheduler, runner: Any, *, vocab_size: int, tokenizer: Tokenizer | None = None,
                  eos_token_ids: Iterable[int] = (), seed: int = 0, default_sampling_params: SamplingParams | None = None):
@@ -300,6 +329,14 @@ class LLMEngine:
             ids = [request_ids] if isinstance(request_ids, str) else request_ids
             for state in [self._states[i] for i in dict.fromkeys(ids) if i in self._states]:
                 end_request(self, state, RequestStatus.FINISHED_ABORTED)
+
+    def record(self, *, times: bool = True) -> AbstractContextManager[Trace]:
+        "`with engine.record() as trace:` keeps every step of the block: who got how many tokens, which blocks, and why."
+        return record(self.scheduler, model=self.model_name, token_text=token_text(self.tokenizer), times=times)
+    def branch(self, trace: Trace, step: int = 1, **changes) -> Trace:
+        "A recorded run, run again by the model with other limits from `step` on; `SchedulerConfig`'s names. Raises ValueError."
+        return branch_engine(self, trace, step, changes)
+    def reset_prefix_cache(self) -> bool: return self.scheduler.reset_prefix_cache()
 
     def has_unfinished_requests(self) -> bool:
         "True while a request waits or runs, or `step` has news to tell."

@@ -175,6 +175,13 @@ class ModelRunner:
         return StepResult({i: [token] for i, token in zip(ids, sampled.token_ids)},
                           {ids[row]: [entry] for row, entry in sampled.logprobs.items()}, prompt_logprobs)
 
+    def fresh(self, num_blocks: int | None = None, block_size: int | None = None) -> 'ModelRunner':
+        "A runner of the same model over an empty cache of its own, by default as large as this one's; no CUDA graphs."
+        shape = list(self.kv_cache.shape)
+        shape[2:4] = num_blocks or shape[2], block_size or shape[3]
+        model = getattr(self.model, 'model', self.model)          # DecodeGraphs works with one cache only
+        return ModelRunner(model, self.kv_cache.new_zeros(shape), type(self.sampler)())
+
     def forget(self, request_ids: Sequence[str]) -> None:
         "Lets go of what the sampler keeps of requests that have ended."
         self.sampler.forget(request_ids)
