@@ -232,7 +232,7 @@ function render({model, el}) {
 
   // 5: the pool
   const poolTitle = h('h4'), grid = box('st-pool'), big = h('canvas'), cells = [];
-  const poolKey = box('st-legend', key('', 'owner', '', 'o0'), key('st-k-ticks', 'positions used'), bit('', h('b', {}, '×2'), ' shared'), key('st-cached', 'cached'), bit('', h('b', {}, '#1'), ' next free'), key('st-now', 'changed'));
+  const poolKey = box('st-legend', key('', 'owner', '', 'o0'), '▮▮▯ positions used', bit('', h('b', {}, '×2'), ' shared'), key('st-cached', 'cached'), bit('', h('b', {}, '#1'), ' next free'), key('st-now', 'changed'));
   let columns = 1, side = 8;
   function fit(n, w, most) {                             // the largest squares of which n have room
     for (side = most; side > 2 && floor(w / side) * floor(WELL / side) < n;) side -= .25;
@@ -399,7 +399,7 @@ function render({model, el}) {
     picker.setOptions([['', 'what changed'], ...run.requests.map((r, i) => [i, name(i)])]);
     picker.set('');
     player.setCount(total(), ticks());
-    show(min(at, total() - 1));
+    show(clamp(at, 0, total() - 1));
   }
   const controls = makeControls({model, root, runs, use, go, at: () => at, which: () => which});
   screen.append(box('st-top', sentence, badge), player.el, box('st-time', time.el, timeKey), box('st-middle li-stack', h('section', {class: 'li-panel'}, spent, bar, reasons, box('st-queues', queues.map(q => box('', q[1], q[2])))), h('section', {class: 'li-panel'}, poolTitle, grid, big, poolKey)),

@@ -136,6 +136,9 @@ class SchedulerStepper(Widget):
 
     def receive(self, message: dict) -> None:
         "Does what the page asked; errors are told there."
+        if message['do'] == 'sync':
+            if message['steps'] != len(self.data['steps']): self.send_state('data')
+            return
         act = {'step': act_step, 'finish': act_finish, 'add': act_add, 'abort': act_abort, 'limit': act_limit, 'branch': act_branch}
         try: self.send_news(act[message['do']](self, message))
         except (ValueError, TypeError, RuntimeError) as error: self.send_news(str(error), bad=True)
