@@ -38,7 +38,8 @@ root = find_root()
 
 # %% ../nbs/tests/70_widgets.ipynb #e5e2b985
 def rgb(text: str) -> tuple[float, float, float]:
-    "'#0072b2' or 'rgb(0, 114, 178)' as three numbers from 0 to 255."
+    "'#0072b2', '#07b' or 'rgb(0, 114, 178)' as three numbers from 0 to 255."
+    if re.fullmatch('#...', text): text = '#' + ''.join(c + c for c in text[1:])
     if text.startswith('#'): return tuple(int(text[i:i + 2], 16) for i in (1, 3, 5))
     return tuple(float(x) for x in re.findall(r'[\d.]+', text)[:3])
 
@@ -354,13 +355,13 @@ def test_jupyters_export_is_whole(tmp_path):
 
 # %% ../nbs/tests/70_widgets.ipynb #196c19db
 def test_stored_sources_are_the_files():
-    "After a change in a .js or .css file the notebooks' stored widgets need it too: tools/run.py --sources."
-    common = re.sub(r'^export ', '', (viz / 'common.js').read_text(), flags=re.M).strip()
-    style = (viz / 'common.css').read_text()
+    "After a change in a .js or .css file the notebooks' stored widgets need it too: tools/run.py --widgets."
+    common = widgets.slim_js(re.sub(r'^export ', '', (viz / 'common.js').read_text(), flags=re.M)).strip()
+    style = widgets.slim_css((viz / 'common.css').read_text())
     for which, state in stored_widgets().items():
         assert common in state['_esm'] and state['_css'].startswith(style), f'{which}: run tools/run.py on its notebook'
         name = re.search(r"\bmount\(el, '(\w+)'", state['_esm'])[1]
-        if name in names: assert (state['_esm'], state['_css']) == (widgets.widget_source(name), widgets.widget_css(name)), f'{which}: run tools/run.py --sources'
+        if name in names: assert (state['_esm'], state['_css']) == (widgets.widget_source(name), widgets.widget_css(name)), f'{which}: run tools/run.py --widgets'
     for name in names: assert f"mount(el, '{name}'" in (viz / f'{name}.js').read_text(), f'{name}.js mounts another name'
 
 # %% ../nbs/tests/70_widgets.ipynb #30e13cf3
@@ -427,7 +428,7 @@ LOW_CONTRAST = '''() => {
 
 def text_can_be_read(page, li):
     for scheme in ('light', 'dark'):
-        page.emulate_media(color_scheme=scheme)
+        page.emulate_media(color_scheme=scheme, reduced_motion='reduce')     # else colours are on their way from one to the other
         assert page.evaluate(LOW_CONTRAST) == [], scheme
 
 # %% ../nbs/tests/70_widgets.ipynb #89cf4516

@@ -2,7 +2,7 @@
 
     python tools/run.py [nb …]            run in place: the fresh outputs are stored, cleaned
     python tools/run.py --check [nb …]    run a copy in memory: fail on an error, and on a text output that is not the stored one
-    python tools/run.py --sources [nb …]  run nothing: give the stored widgets the JavaScript and CSS that llm_infer/viz/ has now
+    python tools/run.py --widgets [nb …]  run nothing: give the stored widgets the JavaScript and CSS that llm_infer/viz/ has now
 
 Without names: all of nbs/ and index.ipynb. Cells with a flag of `tst_flags` in settings.ini (`#| slow`, `#| cuda`, …) keep
 their stored outputs and are not run, unless `--flags slow` (or `slow,cuda`) asks for them. `--jobs N` runs N notebooks at a time.
@@ -38,10 +38,10 @@ def keep_shown_widgets(nb):
 
     A widget is kept with those it refers to; of a layout, what is not the default.
     """
-    stored = nb.metadata.get('widgets', {}).get(WIDGET_STATE)
+    stored = nb['metadata'].get('widgets', {}).get(WIDGET_STATE)
     if not stored: return []
     states, ids = stored['state'], []
-    shown = [o.get('data', {}).get(WIDGET_VIEW, {}).get('model_id') for c in nb.cells for o in c.get('outputs', [])]
+    shown = [o.get('data', {}).get(WIDGET_VIEW, {}).get('model_id') for c in nb['cells'] for o in c.get('outputs', [])]
     while shown:
         model_id = shown.pop(0)
         if model_id in ids or model_id not in states: continue
@@ -51,7 +51,7 @@ def keep_shown_widgets(nb):
     for model in stored['state'].values():
         if 'live' in model['state']: model['state']['live'] = False
         if model['model_name'] == 'LayoutModel': model['state'] = {k: v for k, v in model['state'].items() if v is not None}
-    if not ids: del nb.metadata['widgets']
+    if not ids: del nb['metadata']['widgets']
     return ids
 
 
@@ -71,19 +71,20 @@ def execute(path, flags=()):
     return fresh
 
 
-def refresh_sources(path):
-    """Give the notebook's stored widgets of the package the JavaScript and CSS of today; returns how many have changed.
+def refresh_widgets(path):
+    """Leave the widgets that are shown, with the JavaScript and CSS of today; returns whether something has changed.
 
     Which file a widget is from says its JavaScript: `mount(el, 'stepper', …)` stands in stepper.js.
     """
     from llm_infer.viz.widget import widget_css, widget_source
-    nb, changed = json.loads(path.read_text(encoding='utf-8')), 0
+    nb = json.loads(path.read_text(encoding='utf-8'))
+    before = json.dumps(nb, sort_keys=True)
+    keep_shown_widgets(nb)
     for model in nb['metadata'].get('widgets', {}).get(WIDGET_STATE, {}).get('state', {}).values():
         name = re.search(r"\bmount\(el, '(\w+)'", model['state'].get('_esm', ''))
-        if not name or not (get_config().lib_path / 'viz' / f'{name[1]}.js').exists(): continue
-        new = {'_esm': widget_source(name[1]), '_css': widget_css(name[1])}
-        changed += any(model['state'][k] != v for k, v in new.items())
-        model['state'].update(new)
+        if name and (get_config().lib_path / 'viz' / f'{name[1]}.js').exists():
+            model['state'].update(_esm=widget_source(name[1]), _css=widget_css(name[1]))
+    changed = json.dumps(nb, sort_keys=True) != before
     if changed: store(path, nb)
     return changed
 
@@ -116,17 +117,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('notebooks', nargs='*', type=Path)
     parser.add_argument('--check', action='store_true')
-    parser.add_argument('--sources', action='store_true')
+    parser.add_argument('--widgets', action='store_true')
     parser.add_argument('--flags', type=lambda s: s.split(','), default=[], metavar='slow,cuda')
     parser.add_argument('--jobs', type=int, default=1)
     args = parser.parse_args()
     root = get_config().config_path
     notebooks = [p.resolve() for p in args.notebooks] or [p for p in sorted((root / 'nbs').rglob('*.ipynb')) + [root / 'index.ipynb']
                                                 if p.exists() and '.ipynb_checkpoints' not in p.parts]
-    if args.sources:
+    if args.widgets:
         sys.path.insert(0, str(root))
         for path in notebooks:
-            if changed := refresh_sources(path): print(f'{path.relative_to(root)}: {changed} widgets have new sources')
+            if refresh_widgets(path): print(f'{path.relative_to(root)}: its widgets are of today')
         return 0
     os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(root), os.environ.get('PYTHONPATH')]))
     if args.jobs > 1: os.environ.setdefault('OMP_NUM_THREADS', str(max(1, (os.cpu_count() or 1) // args.jobs)))

@@ -69,9 +69,9 @@ function render({model, el}) {
   };
   const says = h('p', {class: 'li-big', 'aria-live': 'polite'}), badge = h('span', {class: 'li-badge'});
   const bar = transport({count: count(), at, label: 'step', ticks: ticks(), onStep: (to) => { at = to; draw(); save(); }});
-  const mode = select({label: 'show', options: [['', 'a text being cut'], ['1', 'a vocabulary being learned']], value: learning ? '1' : '', onChange: (v) => choose({learning: v === '1'})});
+  const mode = select({label: 'show', key: 'l', options: [['', 'a text being cut'], ['1', 'a vocabulary being learned']], value: learning ? '1' : '', onChange: (v) => choose({learning: v === '1'})});
   const pickKind = select({label: 'tokenizer', options: kinds.map((t, i) => [String(i), t.name]), value: String(tokenizer), onChange: (v) => choose({tokenizer: Number(v)})});
-  const pickText = select({label: 'text', options: names(), value: String(text), onChange: (v) => choose({text: Number(v)})});
+  const pickText = select({label: 'text', key: '[ ]', options: names(), value: String(text), onChange: (v) => choose({text: Number(v)})});
   const typed = h('input', {type: 'text', class: 'bp-typed', 'aria-label': 'another text', placeholder: live ? 'type another text' : 'another text needs a running kernel', disabled: !live, onkeydown: (e) => { if (e.key === 'Enter') ask(); e.stopPropagation(); }});
   const ask = () => { problem.textContent = ''; model.send({ask: 'text', text: typed.value}); }, problem = h('span', {class: 'li-muted'});
   const cut = button('Cut it', ask, {title: 'Cut this text'});

@@ -166,7 +166,7 @@ function render({model, el}) {
     batch: countSlider('decodes', 'batch', state, change), context: countSlider('context of each', 'context', state, change),
     prefill: countSlider('prompt', 'prefill', state, change)};
   const measure = button('measure', () => { measure.disabled = true; model.send({ask: 'measure'}); }, {title: 'Measure the ceilings of the machine that the kernel runs on, about two seconds'});
-  const say = h('div', {class: 'li-big rf-say', 'aria-live': 'polite'}), fits = h('div', {class: 'rf-fits'}), plot = h('div', {class: 'rf-left'}), table = h('div', {});
+  const say = h('div', {class: 'li-big rf-say', 'aria-live': 'polite'}), fits = h('div', {class: 'rf-fits'}), plot = h('div', {class: 'rf-left'}), table = h('div', {'aria-keyshortcuts': 'ArrowUp ArrowDown'});
   const strip = h('div', {class: 'li-panel rf-detail'}), more = h('div', {class: 'rf-more'});
   const pick = (name, inPhase = phase) => { on = on === name && inPhase === phase ? null : name; if (inPhase === phase) mark(); else setPhase(inPhase); };
   let pointer = '';

@@ -273,7 +273,7 @@ function render({model, el}) {
     h('div', {class: 'sx-scroll'}, h('div', {class: 'sx-grid'},
       h('div', {class: 'sx-row sx-heads'}, h('div', {class: 'sx-head'}, h('h4', {}, 'token, %')), STAGES.map(([name]) => heads[name]), drawHead),
       h('div', {class: 'sx-row sx-sub'}, h('div', {class: 'sx-removes'}), Object.values(removes)),
-      h('div', {class: 'sx-body'}, rows.map((row) => row.el)), h('div', {class: 'sx-row sx-others'}, others))),
+      h('div', {class: 'sx-body', 'aria-keyshortcuts': 'ArrowUp ArrowDown'}, rows.map((row) => row.el)), h('div', {class: 'sx-row sx-others'}, others))),
     strip, code, details);
   const newState = () => { if (saving) return; p = {...p, ...model.get('state')}; forget(); setControls(); draw(); };
   const newData = () => { data = model.get('data'); choose.setOptions(data.prompts.map(promptName)); newAt(); };

@@ -49,9 +49,9 @@ function render({model, el}) {
   const says = h('p', {class: 'li-big', 'aria-live': 'polite'});
   const bar = transport({count: count(), at, label: 'step', onStep: (to) => { at = to; draw(); save(); }});
   const pickRow = select({label: 'row', options: names(), value: String(row), onChange: (v) => choose({row: Number(v)})});
-  const sizes = slider({label: 'keys a tile', min: 0, max: data.tile_sizes.length - 1, value: data.tile_sizes.indexOf(tile_size), format: (i) => String(data.tile_sizes[i]),
+  const sizes = slider({label: 'keys a tile', key: '+ -', min: 0, max: data.tile_sizes.length - 1, value: data.tile_sizes.indexOf(tile_size), format: (i) => String(data.tile_sizes[i]),
     onInput: (i) => choose({tile_size: data.tile_sizes[i]})});
-  const cuts = slider({label: 'splits', min: 0, max: data.splits.length - 1, value: data.splits.indexOf(num_splits), format: (i) => String(data.splits[i]),
+  const cuts = slider({label: 'splits', key: '[ ]', min: 0, max: data.splits.length - 1, value: data.splits.indexOf(num_splits), format: (i) => String(data.splits[i]),
     onInput: (i) => choose({num_splits: data.splits[i]})});
   const number = (label, max) => h('input', {type: 'number', min: 0, max, value: 0, 'aria-label': label, class: 'ts-number'});
   const layer = number('another layer', data.num_layers - 1), head = number('another head', data.num_heads - 1), problem = h('span', {class: 'li-muted'});

@@ -106,7 +106,7 @@ class Widget(AnyWidget):
 
     def __init_subclass__(cls, name: str | None = None, js: str | None = None, css: str = '', **kwargs):
         if name: cls._esm, cls._css = widget_source(name), widget_css(name)
-        elif js: cls._esm, cls._css = bundle_js(js, _read('common.js')), _read('common.css') + css
+        elif js: cls._esm, cls._css = slim_js(bundle_js(js, _read('common.js'))), slim_css(_read('common.css') + css)
         super().__init_subclass__(**kwargs)
 
     def text(self) -> str:
