@@ -49,7 +49,7 @@ def test_any_step_adds_up(seed):
     story = [draw.randrange(1000, 40000) for _ in range(100)]
     prompt = lambda: story[:draw.randint(1, 100)] + [draw.randrange(1000, 40000)]
     try:
-        for step in range(12):
+        for step in range(8):
             for _ in range(draw.choice((0, 0, 1, 2))):
                 llm.add_request(prompt(), SamplingParams(temperature=draw.choice((0., 1.)), max_tokens=draw.randint(1, 12), ignore_eos=True))
             if step % 3 == 0 and llm.scheduler.has_unfinished_requests(): written.append(shape_ledger(llm))
@@ -67,7 +67,7 @@ def test_any_step_adds_up(seed):
         del llm.scheduler.schedule
         llm.abort(list(llm._states))
         llm.step()
-    assert len(written) >= 3 and llm.scheduler.pool.num_used_blocks == 0 and not llm.scheduler.requests
+    assert len(written) >= 2 and llm.scheduler.pool.num_used_blocks == 0 and not llm.scheduler.requests
 
 # %% ../nbs/tests/73_shape_ledger.ipynb #edb9f230
 def test_news_is_not_lost():
