@@ -5,7 +5,8 @@
 
 Without names: all of nbs/ and index.ipynb. Cells with a flag of `tst_flags` in settings.ini (`#| slow`, `#| cuda`, …) keep
 their stored outputs and are not run, unless `--flags slow` (or `slow,cuda`) asks for them. `--jobs N` runs N notebooks at a time.
-Two runs give the same bytes: no execution times are recorded and widget ids are made from the notebook's name.
+Two runs give the same bytes: no execution times are recorded and widget ids are made from the notebook's name. Of widgets, the state
+of those that are shown is kept, so that a reader without a kernel can move them: in JupyterLab, and on the pages of `make site`.
 """
 import argparse, hashlib, json, os, re, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from nbclient.exceptions import CellExecutionError
 from nbdev.clean import clean_nb
 from nbdev.config import get_config
 
+WIDGET_STATE, WIDGET_VIEW = 'application/vnd.jupyter.widget-state+json', 'application/vnd.jupyter.widget-view+json'
 DIRECTIVE = re.compile(r'^[ \t]*#[ \t]*\|[ \t]*([\w:]+)[ \t]*(\S*)', re.M)
 
 
@@ -30,6 +32,28 @@ class Client(NotebookClient):
         return await super().async_execute_cell(cell, cell_index, **kw)
 
 
+def keep_shown_widgets(nb):
+    """Drop from the notebook the states of widgets that no output shows; the others have no kernel any more. Returns the ids, in order.
+
+    A widget is kept with those it refers to; of a layout, what is not the default.
+    """
+    stored = nb.metadata.get('widgets', {}).get(WIDGET_STATE)
+    if not stored: return []
+    states, ids = stored['state'], []
+    shown = [o.get('data', {}).get(WIDGET_VIEW, {}).get('model_id') for c in nb.cells for o in c.get('outputs', [])]
+    while shown:
+        model_id = shown.pop(0)
+        if model_id in ids or model_id not in states: continue
+        ids.append(model_id)
+        shown += re.findall(r'IPY_MODEL_(\w+)', json.dumps({k: v for k, v in states[model_id]['state'].items() if k not in ('_esm', '_css')}))
+    stored['state'] = {i: states[i] for i in ids}
+    for model in stored['state'].values():
+        if 'live' in model['state']: model['state']['live'] = False
+        if model['model_name'] == 'LayoutModel': model['state'] = {k: v for k, v in model['state'].items() if v is not None}
+    if not ids: del nb.metadata['widgets']
+    return ids
+
+
 def execute(path, flags=()):
     "Run the notebook at `path` in a fresh kernel; returns its cleaned JSON as a dict. Raises CellExecutionError."
     nb = nbformat.read(path, as_version=4)
@@ -37,9 +61,9 @@ def execute(path, flags=()):
                     store_widget_state=True, coalesce_streams=True, extra_arguments=['--log-level=ERROR'])
     client.skip = frozenset(get_config().tst_flags.split()) - set(flags)
     client.execute()
+    ids = keep_shown_widgets(nb)
     text = nbformat.writes(nb)
-    states = nb.metadata.get('widgets', {}).get('application/vnd.jupyter.widget-state+json', {}).get('state', {})
-    for i, model_id in enumerate(states): text = text.replace(model_id, hashlib.md5(f'{path.name}:{i}'.encode()).hexdigest())
+    for i, model_id in enumerate(ids): text = text.replace(model_id, hashlib.md5(f'{path.name}:{i}'.encode()).hexdigest())
     fresh = json.loads(text)
     clean_nb(fresh, clean_ids=True)
     fresh['metadata']['language_info'] = {'name': 'python'}   # all that nbconvert needs to mark code as Python
