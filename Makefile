@@ -6,7 +6,7 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet -c constraints.t
 export HF_HUB_DISABLE_TELEMETRY = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab export run check clean
+.PHONY: help demo test lab export run site check clean
 
 help:
 	@echo 'make demo     set up .venv, fetch the default model, generate for a batch of chat prompts'
@@ -14,6 +14,7 @@ help:
 	@echo 'make lab      JupyterLab on the index'
 	@echo 'make export   the package, the tests and README.md from the notebooks'
 	@echo 'make run      run all notebooks in place and store their outputs'
+	@echo 'make site     all notebooks as web pages in _site/, widgets alive, no kernel and no internet needed'
 	@echo 'make clean    remove .venv and what is built'
 
 # Some systems split venv off from Python; then fetch it as a system package, or from PyPI where there is no apt.
@@ -50,5 +51,8 @@ export: $(VENV)/.dev
 run: $(VENV)/.dev
 	@$(PY) tools/run.py
 
+site: $(VENV)/.dev
+	@$(PY) tools/site_pages.py
+
 clean:
-	rm -rf $(VENV) build dist _docs *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist _docs _site *.egg-info .pytest_cache .hypothesis

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['root', 'FLAGS', 'SETTINGS', 'READY', 'RUN_ALL', 'ERRORS', 'ASK', 'find_root', 'find_chromium', 'Browser', 'stripped',
-           'skipped_flags', 'start_jupyter', 'wait_until_up', 'free_port', 'Lab', 'Static', 'pytest_runtest_makereport',
-           'browser', 'lab_of_worker', 'lab', 'static']
+           'skipped_flags', 'start_jupyter', 'wait_until_up', 'free_port', 'copy_notebook', 'Lab', 'Static',
+           'pytest_runtest_makereport', 'browser', 'lab_of_worker', 'lab', 'static']
 
 # %% ../nbs/tests/70_browser.ipynb #0b0998e3
 import asyncio, configparser, json, os, re, secrets, shutil, signal, socket, subprocess, sys, tempfile, threading, time, urllib.request
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-import pytest
+import nbformat, pytest
+from nbformat.sign import NotebookNotary
 
 # %% ../nbs/tests/70_browser.ipynb #1a77138b
 def find_root() -> Path:
@@ -104,7 +105,8 @@ def start_jupyter(folder: Path, port: int, token: str) -> subprocess.Popen:
            'PYTHONPATH': os.pathsep.join(filter(None, [str(root), os.environ.get('PYTHONPATH')]))}
     command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--allow-root', '--ip=127.0.0.1', f'--port={port}', '--ServerApp.port_retries=0',
                f'--IdentityProvider.token={token}', f'--ServerApp.root_dir={folder / "files"}', '--LabApp.extension_manager=readonly',
-               '--LabApp.news_url=null', '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate', '--expose-app-in-browser']
+               '--LabApp.news_url=null', '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate', '--expose-app-in-browser',
+               '--ServerApp.shutdown_no_activity_timeout=600', '--MappingKernelManager.cull_idle_timeout=600', '--MappingKernelManager.cull_connected=True']
     return subprocess.Popen(command, env=env, stdout=(folder / 'log').open('w'), stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
 
 # %% ../nbs/tests/70_browser.ipynb #88d0f1c4
@@ -145,6 +147,16 @@ ASK = '''async (code) => {
   return [text, error] }'''
 
 # %% ../nbs/tests/70_browser.ipynb #1db15fc9
+def copy_notebook(notebook: str | Path, folder: Path, keep_outputs: bool) -> Path:
+    "Copy `notebook`, a path from the project's top, into the folder that JupyterLab shows; returns its path there. Kept outputs are trusted."
+    path = root / notebook
+    content, copy = json.loads(path.read_text()), folder / 'files' / (path.relative_to(root) if path.is_relative_to(root) else path.name)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text(json.dumps(content if keep_outputs else stripped(content, skipped_flags())))
+    if keep_outputs: NotebookNotary(data_dir=str(folder / 'data')).sign(nbformat.reads(copy.read_text(), as_version=4))
+    return copy.relative_to(folder / 'files')
+
+# %% ../nbs/tests/70_browser.ipynb #4e3c175e
 class Lab:
     "JupyterLab in a browser."
     def __init__(self, browser: Browser):
@@ -158,14 +170,9 @@ class Lab:
 
     def open(self, notebook: str | Path, keep_outputs: bool = False, **options):
         "Open a copy of `notebook` (a path from the project's top); returns the page. No cell is run."
-        from playwright.sync_api import expect
-        path = root / notebook
-        content = json.loads(path.read_text())
-        copy = self.folder / 'files' / path.relative_to(root) if path.is_relative_to(root) else self.folder / 'files' / path.name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(json.dumps(content if keep_outputs else stripped(content, skipped_flags())))
+        copy = copy_notebook(notebook, self.folder, keep_outputs)
         self.page = self.browser.new_page(self.home, **options)
-        self.page.goto(f'{self.home}/lab/tree/{copy.relative_to(self.folder / "files")}?token={self.token}&reset')
+        self.page.goto(f'{self.home}/lab/tree/{copy}?token={self.token}&reset')
         self.page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell').first.wait_for()
         self.page.wait_for_function('() => window.jupyterapp?.shell.currentWidget?.context?.isReady')
         self.page.evaluate(READY)

@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['viz', 'names', 'root', 'HOSTS', 'HOST', 'ROOT', 'WITHOUT_ANYWIDGET', 'POOL', 'CELLS', 'COLORS', 'WIDGET_STATE',
-           'WIDGET_VIEW', 'every', 'LOW_CONTRAST', 'find_root', 'rgb', 'luminance', 'contrast', 'theme', 'resolve',
+           'WIDGET_VIEW', 'LOW_CONTRAST', 'SCREEN', 'find_root', 'rgb', 'luminance', 'contrast', 'theme', 'resolve',
            'contrast_problems', 'test_contrast', 'mixed', 'test_hatching_can_be_read', 'test_owners_are_told_apart',
            'rules', 'test_style_stays_inside', 'test_files_are_small', 'test_files_ask_nobody',
-           'test_files_are_in_the_package', 'test_imports_without_anywidget', 'expect', 'test_transport_in_jupyterlab',
-           'test_two_in_a_notebook', 'test_notebook_keys_stay', 'test_contrast_in_jupyterlab',
-           'test_saved_notebook_without_kernel', 'stored_widgets', 'page_of', 'test_file_without_kernel',
-           'test_dark_page_stays_dark', 'test_jupyters_export_is_whole', 'opened', 'test_keys_have_buttons',
-           'test_nothing_moves_by_itself', 'test_first_screen', 'test_text_can_be_read', 'test_keys_in_inputs',
-           'test_widgets_say_what_they_show']
+           'test_files_are_in_the_package', 'test_imports_without_anywidget', 'expect', 'try_the_transport',
+           'try_two_in_a_notebook', 'try_the_notebooks_keys', 'test_parts_in_jupyterlab', 'test_saved_notebook',
+           'stored_widgets', 'page_of', 'test_file_without_kernel', 'test_dark_page_stays_dark',
+           'test_jupyters_export_is_whole', 'test_stored_sources_are_the_files', 'test_shown_widgets_are_stored',
+           'keys_have_buttons', 'nothing_moves_by_itself', 'first_screen', 'text_can_be_read', 'fields_keep_their_keys',
+           'says_what_it_shows', 'test_stored_widget']
 
 # %% ../nbs/tests/70_widgets.ipynb #a491f307
 import json, re, sys
@@ -54,7 +54,7 @@ def contrast(a: str, b: str) -> float:
 # %% ../nbs/tests/70_widgets.ipynb #31903804
 HOSTS = {   # what the host gives: of JupyterLab 4, VS Code, and a plain page in Chromium
     'JupyterLab light': (0, {'--jp-layout-color1': '#ffffff', '--jp-ui-font-color1': '#212121'}),
-    'JupyterLab dark': (1, {'--jp-layout-color1': '#111111', '--jp-ui-font-color1': '#ffffff'}),
+    'JupyterLab dark': (1, {'--jp-layout-color1': '#212121', '--jp-ui-font-color1': '#ffffff'}),
     'VS Code light': (0, {'--vscode-editor-background': '#ffffff', '--vscode-editor-foreground': '#3b3b3b'}),
     'VS Code dark': (1, {'--vscode-editor-background': '#1f1f1f', '--vscode-editor-foreground': '#cccccc'}),
     'page light': (0, {'Canvas': '#ffffff', 'CanvasText': '#000000'}), 'page dark': (1, {'Canvas': '#121212', 'CanvasText': '#ffffff'})}
@@ -195,19 +195,19 @@ def expect(locator):
 
 POOL = '.jp-OutputArea .li-pool'
 
-def test_transport_in_jupyterlab(lab):
-    page = lab.run('nbs/70_widgets.ipynb')
+def try_the_transport(lab, page):
     pool, said = page.locator(POOL).first, json.loads(lab.kernel("print(json.dumps([f['what'] for f in frames]))"))
     sentence, number, slider = pool.locator('.li-big'), pool.get_by_label('act number'), pool.locator('.li-track input')
     shows = lambda at: (expect(sentence).to_have_text(said[at]), expect(number).to_have_value(str(at + 1)), expect(slider).to_have_value(str(at)))
     shows(2)                                                        # opens where it was told to
     pool.scroll_into_view_if_needed()
-    top = page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop")
+    page.evaluate("window.keysSeen = []; window.addEventListener('keydown', (e) => setTimeout(() => keysSeen.push([e.key, e.defaultPrevented])), true)")
     pool.focus()
     for key, at in (('ArrowRight', 3), ('.', 4), ('ArrowLeft', 3), (',', 2), ('End', 5), ('Home', 0), ('ArrowLeft', 0)):
         page.keyboard.press(key)
         shows(at)
-    assert page.evaluate("document.querySelector('.jp-WindowedPanel-outer').scrollTop") == top, 'keys scrolled the page'
+    seen = page.evaluate('() => new Promise((done) => setTimeout(() => done(keysSeen), 50))')
+    assert len(seen) == 7 and all(prevented for _, prevented in seen), f'the browser acts on a key too, and scrolls: {seen}'
     for title, at in (('Next act', 1), ('Last act', 5), ('One act back', 4), ('First act', 0)):
         pool.get_by_role('button', name=title, exact=True).click()
         shows(at)
@@ -221,7 +221,6 @@ def test_transport_in_jupyterlab(lab):
     page.keyboard.press(' ')                                        # play, to the end
     shows(5)
     expect(pool.get_by_role('button', name='Play or pause')).to_have_attribute('aria-pressed', 'false')
-    page.wait_for_function('() => true')
     expect(pool.locator('.li-keys')).to_be_hidden()
     page.keyboard.press('?')
     expect(pool.locator('.li-keys')).to_contain_text('next act')
@@ -239,11 +238,9 @@ def test_transport_in_jupyterlab(lab):
     expect(detail).to_have_text('Click a block.')
     page.wait_for_timeout(400)                                      # the step is handed to the kernel when it has settled
     assert lab.kernel('print(view.at)') == '1' and lab.kernel('print(view)').startswith(said[1])
-    lab.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #e041b366
-def test_two_in_a_notebook(lab):
-    page = lab.run('nbs/70_widgets.ipynb')
+def try_two_in_a_notebook(lab, page):
     first, second = page.locator(POOL).nth(0), page.locator(POOL).nth(1)
     before = second.locator('.li-big').text_content()
     first.press('End')
@@ -257,13 +254,11 @@ def test_two_in_a_notebook(lab):
     expect(second.get_by_label('act number')).to_have_value(str(count + 1))
     assert int(lab.kernel('print(pool.num_used_blocks)')) == used + 1
     expect(first.locator('.li-muted', has_text='of ')).to_have_text('of 6')
-    lab.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #e34d18f4
 CELLS = '() => window.jupyterapp.shell.currentWidget.content.model.cells.length'
 
-def test_notebook_keys_stay(lab):
-    page = lab.run('nbs/70_widgets.ipynb')
+def try_the_notebooks_keys(lab, page):
     pool, cells = page.locator(POOL).first, page.evaluate(CELLS)
     says = pool.locator('.li-big').text_content()
     page.evaluate("document.activeElement?.blur()")
@@ -271,32 +266,33 @@ def test_notebook_keys_stay(lab):
     for key in 'adbxwsABDDVM': page.keyboard.press(key)
     assert page.evaluate(CELLS) == cells
     expect(pool.locator('.li-big')).to_have_text(says)
-    lab.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #266107db
+def test_parts_in_jupyterlab(lab):
+    page = lab.run('nbs/70_widgets.ipynb')
+    try_the_transport(lab, page)
+    try_two_in_a_notebook(lab, page)
+    try_the_notebooks_keys(lab, page)
+    lab.check()
+
+# %% ../nbs/tests/70_widgets.ipynb #fe68cb20
 COLORS = '''([selector, names]) => {
   const root = document.querySelector(selector), probe = root.appendChild(document.createElement('span'));
   const found = Object.fromEntries(names.map((name) => { probe.style.color = `var(${name})`; return [name, getComputedStyle(probe).color]; }));
   probe.remove();
   return found }'''
 
-def test_contrast_in_jupyterlab(lab):
-    lab.open('nbs/70_widgets.ipynb', keep_outputs=True)
-    for name in ('dark', 'light'):
-        lab.theme(name)
-        lab.page.locator(POOL).first.wait_for()
-        colors = lab.page.evaluate(COLORS, [POOL, list(theme())])
-        assert (luminance(colors['--li-bg']) < .1) == (name == 'dark')
-        assert contrast_problems(colors.__getitem__, f'JupyterLab {name}') == []
-    lab.check()
-
-# %% ../nbs/tests/70_widgets.ipynb #fe68cb20
-def test_saved_notebook_without_kernel(lab):
+def test_saved_notebook(lab):
     page = lab.open('nbs/70_widgets.ipynb', keep_outputs=True)
     pool = page.locator(POOL).first
     pool.press('End')
     expect(pool.get_by_label('act number')).to_have_value('6')
     expect(page.locator(POOL).nth(1)).to_contain_text('needs a running kernel')
+    for name in ('dark', 'light'):
+        lab.theme(name)
+        colors = page.evaluate(COLORS, [POOL, list(theme())])
+        assert (luminance(colors['--li-bg']) < .1) == (name == 'dark')
+        assert contrast_problems(colors.__getitem__, f'JupyterLab {name}') == []
     lab.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #07a1808f
@@ -316,15 +312,16 @@ def stored_widgets() -> dict[str, dict]:
 def page_of(state: dict, folder: Path) -> Path:
     "A page with the one widget."
     path = folder / 'widget.html'
-    path.write_text(widgets.page_html({'w': state}, 'A widget'))
+    path.write_text(widgets.page_html({'w': widgets.page_state(state)}, 'A widget'))
     return path
 
 # %% ../nbs/tests/70_widgets.ipynb #1cab974f
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_file_without_kernel(static, tmp_path, scheme):
     state = stored_widgets()['70_widgets:PoolView']
-    page = static.open(page_of(state, tmp_path), as_file=True, color_scheme=scheme)
+    page = static.open(page_of({**state, 'live': True}, tmp_path), as_file=True, color_scheme=scheme)
     pool = page.locator('.li-pool')
+    expect(pool).to_contain_text('needs a running kernel')          # whatever the stored state believes
     pool.press('Home')
     for at, frame in enumerate(state['data']['frames']):
         expect(pool.locator('.li-big')).to_have_text(frame['what'])
@@ -355,18 +352,33 @@ def test_jupyters_export_is_whole(tmp_path):
     small = next(s['state'] for s in states.values() if s['model_name'] == 'AnyModel')
     assert small['data'] == {'say': 'hello'} and 'function transport(' in small['_esm'] and '--li-bg' in small['_css']
 
+# %% ../nbs/tests/70_widgets.ipynb #196c19db
+def test_stored_sources_are_the_files():
+    "After a change in a .js or .css file the notebooks' stored widgets need it too: tools/run.py --sources."
+    common = re.sub(r'^export ', '', (viz / 'common.js').read_text(), flags=re.M).strip()
+    style = (viz / 'common.css').read_text()
+    for which, state in stored_widgets().items():
+        assert common in state['_esm'] and state['_css'].startswith(style), f'{which}: run tools/run.py on its notebook'
+        name = re.search(r"\bmount\(el, '(\w+)'", state['_esm'])[1]
+        if name in names: assert (state['_esm'], state['_css']) == (widgets.widget_source(name), widgets.widget_css(name)), f'{which}: run tools/run.py --sources'
+    for name in names: assert f"mount(el, '{name}'" in (viz / f'{name}.js').read_text(), f'{name}.js mounts another name'
+
+# %% ../nbs/tests/70_widgets.ipynb #30e13cf3
+def test_shown_widgets_are_stored():
+    "Every widget that an output shows has its state in the notebook, with nobody to answer; nothing else is kept."
+    for path in [*(root / 'nbs').rglob('*.ipynb'), root / 'index.ipynb']:
+        nb = json.loads(path.read_text())
+        states = nb['metadata'].get('widgets', {}).get(WIDGET_STATE, {}).get('state', {})
+        outputs = [o.get('data', {}) for c in nb['cells'] for o in c.get('outputs', [])]
+        shown = {d[WIDGET_VIEW]['model_id'] for d in outputs if WIDGET_VIEW in d}
+        assert shown <= set(states), f'{path}: shown, and not stored: run it again with tools/run.py'
+        kept = shown | {m for i in shown for m in re.findall(r'IPY_MODEL_(\w+)', json.dumps({**states[i]['state'], '_esm': ''}))}
+        assert set(states) <= kept, f'{path}: stored, and not shown'
+        assert not any(s['state'].get('live') for s in states.values()), f'{path}: a stored widget waits for a kernel'
+        assert len(json.dumps(states)) < 3_000_000, f'{path}: widget states of over 3 MB'
+
 # %% ../nbs/tests/70_widgets.ipynb #bd9a666c
-every = pytest.mark.parametrize('which', sorted(stored_widgets()))
-
-def opened(static, which: str, folder: Path, **options):
-    "The page with a stored widget, and its root."
-    page = static.open(page_of(stored_widgets()[which], folder), **{'viewport': {'width': 932, 'height': 700}, **options})
-    page.locator('[data-li-shown] .li').wait_for()
-    return page, page.locator('.li')
-
-@every
-def test_keys_have_buttons(static, tmp_path, which):
-    page, li = opened(static, which, tmp_path)
+def keys_have_buttons(page, li):
     keys = set((li.get_attribute('data-keys') or '').split())
     shown = page.eval_on_selector_all('.li [aria-keyshortcuts]', 'all => all.filter((e) => e.checkVisibility()).flatMap((e) => e.getAttribute("aria-keyshortcuts").split(/\\s+/))')
     assert keys <= {*shown, 'Escape', 'Enter'}, f'no button for {sorted(keys - set(shown))}'
@@ -375,30 +387,25 @@ def test_keys_have_buttons(static, tmp_path, which):
     nameless = page.eval_on_selector_all('.li button, .li input, .li select',
         "all => all.filter((e) => e.checkVisibility() && !(e.ariaLabel || e.textContent.trim() || e.closest('label')?.textContent.trim())).map((e) => e.outerHTML)")
     assert nameless == []
-    static.check()
 
 # %% ../nbs/tests/70_widgets.ipynb #709c092e
-@every
-def test_nothing_moves_by_itself(static, tmp_path, which):
-    page, li = opened(static, which, tmp_path)
-    page.wait_for_timeout(300)
+def nothing_moves_by_itself(page, li):
     before = li.inner_html()
     page.wait_for_timeout(700)
-    assert li.inner_html() == before
-    assert page.evaluate('scrollY') == 0
+    assert li.inner_html() == before and page.evaluate('scrollY') == 0
 
-@every
-def test_first_screen(static, tmp_path, which):
+# %% ../nbs/tests/70_widgets.ipynb #aaa9a342
+def first_screen(page, li):
     "At 900 px wide it is at most 600 high, and nothing is cut off at the side, at 900 px and at 400."
-    page, li = opened(static, which, tmp_path)
     box = li.bounding_box()
     assert box['width'] <= 900 and box['height'] <= 620, box
     wide = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
     assert page.evaluate(wide) <= 0
     page.set_viewport_size({'width': 400, 'height': 800})
     assert page.evaluate(wide) <= 0, 'wider than a phone'
+    page.set_viewport_size(SCREEN)
 
-# %% ../nbs/tests/70_widgets.ipynb #aaa9a342
+# %% ../nbs/tests/70_widgets.ipynb #b502f3dc
 LOW_CONTRAST = '''() => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
   const parse = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
@@ -418,29 +425,33 @@ LOW_CONTRAST = '''() => {
   }
   return found }'''
 
-@every
-@pytest.mark.parametrize('scheme', ['light', 'dark'])
-def test_text_can_be_read(static, tmp_path, which, scheme):
-    page, li = opened(static, which, tmp_path, color_scheme=scheme)
-    page.evaluate(f"document.documentElement.style.colorScheme = '{scheme}'")
-    assert page.evaluate(LOW_CONTRAST) == []
-    static.check()
+def text_can_be_read(page, li):
+    for scheme in ('light', 'dark'):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(LOW_CONTRAST) == [], scheme
 
-# %% ../nbs/tests/70_widgets.ipynb #b502f3dc
-@every
-def test_keys_in_inputs(static, tmp_path, which):
+# %% ../nbs/tests/70_widgets.ipynb #89cf4516
+def fields_keep_their_keys(page, li):
     "What is typed into a field stays there."
-    page, li = opened(static, which, tmp_path)
-    number = page.locator('.li input[type="number"]:visible').first
-    if number.count() == 0: pytest.skip('it has no field to type in')
-    number.focus()
-    before = page.locator('.li-big').first.text_content() if page.locator('.li-big').count() else ''
-    for key in ('Home', 'End', 'ArrowLeft', '.', '?'): number.press(key)
+    number = page.locator('.li input[type="number"]:visible')
+    if number.count() == 0: return
+    big = page.locator('.li-big')
+    before = big.first.text_content() if big.count() else ''
+    for key in ('Home', 'End', 'ArrowLeft', '.', '?'): number.first.press(key)
     assert page.locator('.li-keys:visible').count() == 0
-    if before: expect(page.locator('.li-big').first).to_have_text(before)
+    if before: expect(big.first).to_have_text(before)
 
-@every
-def test_widgets_say_what_they_show(static, tmp_path, which):
-    page, li = opened(static, which, tmp_path)
+def says_what_it_shows(page, li):
     assert len(li.inner_text().split()) > 10
     if li.locator('canvas, svg').count(): assert li.locator('details table, [aria-live], table').count() > 0, 'a picture without words'
+
+# %% ../nbs/tests/70_widgets.ipynb #8b608b92
+SCREEN = {'width': 932, 'height': 700}
+
+@pytest.mark.parametrize('which', sorted(stored_widgets()))
+def test_stored_widget(static, tmp_path, which):
+    page = static.open(page_of(stored_widgets()[which], tmp_path), viewport=SCREEN)
+    page.locator('[data-li-shown] .li').wait_for()
+    for check in (nothing_moves_by_itself, keys_have_buttons, first_screen, text_can_be_read, says_what_it_shows, fields_keep_their_keys):
+        check(page, page.locator('.li'))
+    static.check()

@@ -5,7 +5,7 @@
     python tools/test.py notebooks    every notebook runs, and its stored outputs are what it prints
     python tools/test.py pytest       the exported tests
 """
-import os, subprocess, sys, time
+import os, shutil, subprocess, sys, time
 from pathlib import Path
 
 root = Path(__file__).parent.parent
@@ -33,8 +33,22 @@ def notebooks():
     return subprocess.run([sys.executable, 'tools/run.py', '--check', '--jobs', str(os.cpu_count() or 1)], cwd=root).returncode == 0
 
 
+def get_chromium():
+    "Install Debian's chromium where there is no browser and we may; say what is missing where we may not."
+    names = 'chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable', os.environ.get('CHROMIUM') or 'chromium'
+    if any(map(shutil.which, names)): return
+    if shutil.which('apt-get') and os.geteuid() == 0:
+        print('no Chromium found: installing the package chromium, for the browser tests', flush=True)
+        quiet = {'env': {**os.environ, 'DEBIAN_FRONTEND': 'noninteractive'}, 'stdout': subprocess.DEVNULL}
+        subprocess.run(['apt-get', 'update', '-qq'], **quiet)
+        subprocess.run(['apt-get', 'install', '-y', '-qq', '--no-install-recommends', 'chromium', 'fonts-dejavu-core'], **quiet)
+    if not any(map(shutil.which, names)):
+        print('WARNING: NO BROWSER, SO NO WIDGET IS TESTED. Install the package chromium, or name a Chromium in the environment as CHROMIUM.')
+
+
 def pytest():
     "A worker per core, each with one thread: most tests are too small to keep several threads busy."
+    get_chromium()
     workers = min(os.cpu_count() or 1, 8)
     command = [sys.executable, '-m', 'pytest', '-q', 'tests', '--durations=5', f'--numprocesses={workers}', '--dist=worksteal']
     return subprocess.run(command, cwd=root, env={**os.environ, 'OMP_NUM_THREADS': '1'}).returncode == 0

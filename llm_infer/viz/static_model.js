@@ -1,5 +1,6 @@
 // A widget's model where there is no kernel: the saved state in the page, and the events of a front end.
-// Widgets stand in the page as <div data-li-widget="ID">, their states in <script type="application/json" id="li-widgets">.
+// Widgets stand in the page as <div data-li-widget="ID">, their states in <script type="application/json" id="li-widgets">: {sources, states},
+// where `_esm` and `_css` of a state are places in `sources`, since many widgets have the same.
 
 export function staticModel(state) {
   const values = 'live' in state ? {...state, live: false} : {...state}, handlers = new Map();
@@ -55,13 +56,13 @@ export async function show(el, state) {
 
 // Draws every widget of the page; a text that stands in its place is shown only if that fails.
 export async function start() {
-  const states = JSON.parse(document.getElementById('li-widgets').textContent);
+  const {sources, states} = JSON.parse(document.getElementById('li-widgets').textContent);
   for (const el of document.querySelectorAll('[data-li-widget]')) {
     const state = states[el.dataset.liWidget];
     if (!state) continue;
     const fallback = [...el.childNodes];
     try {
-      await show(el, state);
+      await show(el, {...state, _esm: sources[state._esm], _css: sources[state._css]});
       for (const node of fallback) node.remove();
       el.dataset.liShown = '';
     } catch (error) { console.error('widget', el.dataset.liWidget, error); }

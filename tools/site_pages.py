@@ -1,0 +1,192 @@
+"""The notebooks as a web site that needs neither a kernel nor the internet: `make site`.
+
+    python tools/site_pages.py                            all notebooks into _site/
+    python tools/site_pages.py --out DIR nbs/x.ipynb …    just these
+    python -m http.server -d _site                  then open http://localhost:8000 (or _site/index.html as a file)
+
+Outputs are the stored ones; nothing is run. Widgets live on from the state that is stored with their notebook (llm_infer/viz/static_model.js).
+Formulas become MathML, which browsers draw themselves. Every page is one file.
+"""
+import argparse, html, os, re, sys
+from pathlib import Path
+
+root = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(root))
+import latex2mathml.converter
+import nbformat
+from nbconvert.filters import ansi2html
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbdev.config import get_config
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+from llm_infer.viz.widget import page_state, widget_scripts
+
+WIDGET_STATE, WIDGET_VIEW = 'application/vnd.jupyter.widget-state+json', 'application/vnd.jupyter.widget-view+json'
+CHAPTERS = {'0': 'The package', '1': 'Text', '2': 'Scheduling and memory', '3': 'Kernels', '4': 'The model', '5': 'Sampling', '6': 'The engine',
+            '7': 'See it', '8': 'Designs compared', '9': 'More machines, more users', 'tests': 'The tests'}
+FORMATTER = HtmlFormatter(cssclass='highlight')
+STYLE = (Path(__file__).parent / 'site_pages.css').read_text() + (
+    HtmlFormatter(style='default').get_style_defs('.highlight').replace('.highlight { background: #f8f8f8; }', '') +
+    '\n@media (prefers-color-scheme: dark) {\n' + HtmlFormatter(style='github-dark').get_style_defs('.highlight').replace('background: #0d1117; ', '') + '\n}\n')
+
+
+# ---- one notebook
+
+def mathml(tex, display):
+    "A formula as MathML. ValueError where a command is not understood."
+    tex = re.sub(r'\\text\{[^}]*\}', lambda m: m[0].replace('\\_', '_'), tex).replace('\\arg', '\\operatorname{arg}')
+    made = latex2mathml.converter.convert(tex, display=display)
+    if '\\' in made: raise ValueError(f'the formula {tex!r} has a command that is not understood')
+    return made
+
+
+class Renderer(IPythonRenderer):
+    "Markdown to HTML: formulas as MathML, links between notebooks as links between their pages."
+    def __init__(self, page, site):
+        super().__init__(escape=False, anchor_link_text='#')
+        self.page, self.site = page, site
+
+    def inline_math(self, body): return mathml(body, 'inline')
+    def block_math(self, body): return mathml(body, 'block')
+
+    def link(self, text, url, title=None): return super().link(re.sub(r'</?a\b[^>]*>', '', text), self.site.link(self.page, url), title)
+
+    def named(self, name, shown):
+        "`shown` as a link to the notebook that `name` names, if it names another one."
+        page = self.site.by_name.get(name.removeprefix('nbs/').removesuffix('.ipynb'))
+        return shown if page is None or page is self.page else f'<a href="{relative(self.page, page)}">{shown}</a>'
+
+    def codespan(self, text): return self.named(text, super().codespan(text))
+    def text(self, text): return re.sub(r'\b(?:tests/)?\d\d_\w+\b', lambda m: self.named(m[0], m[0]), super().text(text))
+
+
+def output_html(output, states, shown):
+    "One stored output as HTML: a widget where its state is stored (then noted in `shown`), else the richest of HTML, picture and text."
+    if output.output_type == 'stream': return f'<pre>{ansi2html(output.text)}</pre>'
+    if output.output_type == 'error': return f'<pre>{ansi2html(chr(10).join(output.traceback))}</pre>'
+    data = output.data
+    text = f'<pre>{ansi2html(data.get("text/plain", ""))}</pre>'
+    widget = data.get(WIDGET_VIEW, {}).get('model_id')
+    if '_esm' in states.get(widget, {}).get('state', {}):
+        shown[widget] = page_state(states[widget]['state'])
+        return f'<div data-li-widget="{widget}">{text}</div>'
+    if 'text/html' in data: return data['text/html']
+    if 'image/svg+xml' in data: return data['image/svg+xml']
+    for kind in ('image/png', 'image/jpeg'):
+        if kind in data: return f'<img alt="{html.escape(data.get("text/plain", "picture"))}" src="data:{kind};base64,{data[kind].strip()}">'
+    return MarkdownWithMath(renderer=IPythonRenderer(escape=False)).render(data['text/markdown']) if 'text/markdown' in data else text
+
+
+def cell_html(cell, renderer, states, shown):
+    "A cell as HTML; nothing for one that is hidden (`#| hide`) or empty. Directives are told in a small label."
+    if cell.cell_type == 'markdown': return f'<section class="prose">{MarkdownWithMath(renderer=renderer).render(cell.source)}</section>'
+    if cell.cell_type != 'code': return ''
+    flags = dict(re.findall(r'^#\|\s*(\w+)[ \t]*(.*)$', cell.source, re.M))
+    source = re.sub(r'^#\|.*\n?', '', cell.source, flags=re.M).strip()
+    if 'hide' in flags: source = ''
+    labels = {'export': 'in the package', 'test': 'a test', 'slow': 'measured once', 'cuda': 'run on a GPU'}
+    label = next((f'<span class="label">{text}</span>' for flag, text in labels.items() if flag in flags), '')
+    code = f'<div class="code">{label}{highlight(source, PythonLexer(), FORMATTER)}</div>' if source else ''
+    outputs = ''.join(f'<div class="output">{output_html(o, states, shown)}</div>' for o in cell.outputs)
+    return f'<section>{code}{outputs}</section>' if code or outputs else ''
+
+
+# ---- the site
+
+def relative(page, target):
+    "The path from one page to another."
+    return Path(os.path.relpath(target.html, page.html.parent)).as_posix()
+
+
+class Page:
+    "A notebook, and where its page stands."
+    def __init__(self, path):
+        self.path, self.html = path, path.relative_to(root).with_suffix('.html')
+        self.nb = nbformat.read(path, as_version=4)
+        first = self.nb.cells[0].source
+        self.title = re.match(r'# (.*)', first)[1].replace('`', '')
+        quote = re.search(r'^(?:> .*\n?)+', first, re.M)
+        self.summary = re.sub(r'^> ', '', quote[0], flags=re.M).replace('\n', ' ').strip() if quote else ''
+        self.number = path.stem.split('_')[0] if path.parent != root else ''
+        self.chapter = '' if path.parent == root else 'tests' if path.parent.name == 'tests' else path.stem[0]
+
+
+class Site:
+    "The pages in reading order. index.ipynb is the first; where it is not among them, the index is the contents alone."
+    def __init__(self, paths):
+        self.pages = [Page(p) for p in sorted(paths, key=lambda p: (p.parent != root, p.parent.name == 'tests', p.name))]
+        self.by_name = {p.html.relative_to('nbs').with_suffix('').as_posix(): p for p in self.pages if p.chapter}
+        self.by_path = {p.path: p for p in self.pages}
+        cfg = get_config()
+        self.title, self.source = cfg.title, f'{cfg.git_url}/blob/{cfg.branch}/'
+
+    def link(self, page, url):
+        "Where a link in a notebook leads to: to a page of the site, or to the file in the repository."
+        target, _, anchor = url.partition('#')
+        if not target or re.match(r'\w+:', target): return url
+        path = (page.path.parent / target).resolve()
+        if path in self.by_path: return relative(page, self.by_path[path]) + (f'#{anchor}' if anchor else '')
+        return self.source + path.relative_to(root).as_posix() if path.exists() and path.is_relative_to(root) else url
+
+    def contents(self):
+        "All pages by chapter, with their summaries, as seen from the index."
+        parts = []
+        for key, name in CHAPTERS.items():
+            pages = [p for p in self.pages if p.chapter == key]
+            rows = ''.join(f'<li><span class="number">{p.number}</span><a href="{p.html.as_posix()}">{html.escape(p.title)}</a>'
+                           f'<p>{self.inline(p)}</p></li>' for p in pages)
+            if rows: parts.append(f'<h3 id="chapter-{key}">{name}</h3><ul>{rows}</ul>')
+        return f'<nav class="contents" aria-label="Contents"><h2 id="contents">All notebooks</h2>{"".join(parts)}</nav>'
+
+    def inline(self, page):
+        made = MarkdownWithMath(renderer=IPythonRenderer(escape=False)).render(page.summary)
+        return re.sub(r'</?p>', '', made).strip()
+
+    def page(self, page):
+        "The HTML of a page."
+        states = page.nb.metadata.get('widgets', {}).get(WIDGET_STATE, {}).get('state', {})
+        renderer, shown = Renderer(page, self), {}
+        body = ''.join(cell_html(c, renderer, states, shown) for c in page.nb.cells)
+        self.num_widgets += len(shown)
+        i = self.pages.index(page)
+        def step(j, way):
+            if not 0 <= j < len(self.pages): return '<span></span>'
+            title = html.escape(self.pages[j].title)
+            return f'<a rel="{way}" href="{relative(page, self.pages[j])}">{f"← {title}" if way == "prev" else f"{title} →"}</a>'
+        home = Path(os.path.relpath('index.html', page.html.parent)).as_posix()
+        around = f'<nav class="around">{step(i - 1, "prev")}{step(i + 1, "next")}</nav>'
+        chapter = f'<a href="{home}#chapter-{page.chapter}">{CHAPTERS.get(page.chapter, "")}</a>' if page.chapter else ''
+        top = f'<nav class="top"><a href="{home}">{self.title}</a>{chapter}<a href="{home}#contents">Contents</a></nav>'
+        if not page.chapter: body += self.contents()
+        return self.shell(f'{page.title} · {self.title}' if page.chapter else self.title, f'{top}<main>{body}</main>{around}', shown)
+
+    def shell(self, title, body, states=None):
+        return (f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+                f'<link rel="icon" href="data:,">\n<title>{html.escape(title)}</title>\n<style>\n{STYLE}</style>\n<body>\n{body}\n'
+                f'{widget_scripts(states) if states else ""}\n')
+
+    def write(self, out):
+        "Write all pages under `out`; returns how many widgets live in them."
+        self.num_widgets = 0
+        for page in self.pages:
+            made = self.page(page)
+            (out / page.html).parent.mkdir(parents=True, exist_ok=True)
+            (out / page.html).write_text(made, encoding='utf-8')
+        if self.pages[0].chapter:
+            (out / 'index.html').write_text(self.shell(self.title, f'<main><section class="prose"><h1>{self.title}</h1></section>{self.contents()}</main>'))
+        return self.num_widgets
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('notebooks', nargs='*', type=Path)
+    parser.add_argument('--out', type=Path, default=root / '_site')
+    args = parser.parse_args()
+    paths = [p.resolve() for p in args.notebooks] or [p for p in (root / 'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts] + [root / 'index.ipynb']
+    site = Site(paths)
+    widgets = site.write(args.out)
+    print(f'{len(site.pages)} pages, {widgets} widgets that live without a kernel: python3 -m http.server -d {os.path.relpath(args.out)}')
+
+
+if __name__ == '__main__': main()
