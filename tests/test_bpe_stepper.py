@@ -110,7 +110,7 @@ def test_without_a_kernel(static, tmp_path):
     expect(root.locator('.bp-pairs td.li-num')).to_have_text([str(n) for *_, n in training['steps'][5]['pairs']])
     expect(root.locator('.bp-piece b')).to_have_text([readable(a + b) for a, b, _ in (step['pairs'][0] for step in training['steps'][:5])])
     page.set_viewport_size({'width': 400, 'height': 900})
-    assert root.evaluate('(node) => node.scrollWidth <= node.clientWidth')
+    assert root.evaluate('(node) => node.scrollWidth <= node.clientWidth') and root.locator('.li-big').bounding_box()['height'] > 20
     static.check()
 
 # %% ../nbs/tests/77_bpe_stepper.ipynb #28baf8c7

@@ -74,7 +74,7 @@ def test_sixteen_bits_and_no_tokenizer():
     run_sample(llm)
     inspector, request = KVInspector(llm), pick_request(llm)
     assert inspector.data['dtype'] == 'bfloat16' and inspector.data['requests'][0]['held']['token'] == 23_040      # half of 46,080
-    assert inspector.data['requests'][0]['texts'][0] == '#1' and '#1' in repr(inspector)
+    assert inspector.data['requests'][0]['texts'][0] == '#1' and "'#" in repr(inspector)
     weights = attention_weights(llm, request, request.num_computed_tokens - 1, 29)
     assert weights.dtype == torch.float32 and (weights.sum(-1) - 1).abs().max() < 1e-5
     full = LLM(max_model_len=128, num_gpu_blocks_override=16, skip_tokenizer_init=True)
@@ -218,6 +218,8 @@ def run_empty(lab, page, w, expect):
     expect(w.get_by_label('request', exact=True)).to_be_visible()
     assert lab.kernel('print(len(holding(llm)), len(inspector.data["requests"]), llm.scheduler.check_invariants())') == '3 3 None'
     expect(w.locator('.kv-wide .kv-block').first).to_contain_text('×3')
+    told = lab.kernel('print(sorted((o.request_id, o.outputs[0].finish_reason) for o in llm.step() if o.finished))')
+    assert told == "[('0', 'abort'), ('1', 'abort'), ('2', 'abort')]"           # their ends are still told to whoever steps
 
 # %% ../nbs/tests/72_kv_inspector.ipynb #53533105
 def test_in_jupyterlab(lab):

@@ -8,7 +8,7 @@ __all__ = ['SAYS', 'REGIONS', 'SHOWN', 'STEPS', 'scripted_run', 'small_run', 'lo
            'test_in_jupyterlab', 'test_long_run']
 
 # %% ../nbs/tests/71_stepper.ipynb #da0e1b13
-import json
+import json, os
 from random import Random
 
 # %% ../nbs/tests/71_stepper.ipynb #04535682
@@ -247,4 +247,5 @@ def test_long_run(static, tmp_path):
         says, wanted = root.evaluate(SAYS), expected(trace, number)
         assert says['sentence'] == wanted['sentence'] and says['tables'] == wanted['tables'] and wanted['free'].startswith(says['free'].removesuffix(', …'))
     static.check()
-    assert shown < 1500 and max(steps) < 50, f'shown after {shown:.0f} ms, a step forward and back in {steps} ms'
+    others = max(1, os.getloadavg()[0] / os.cpu_count())          # a busy machine gives the page its share only
+    assert shown < 1500 * others and max(steps) < 50 * others, f'shown after {shown:.0f} ms, a step forward and back in {steps} ms'

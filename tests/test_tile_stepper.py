@@ -158,5 +158,5 @@ def test_without_a_kernel(static, llm, tmp_path):
     expect(root.locator('.li-big')).to_have_text(stepper.data['rows'][1]['runs']['16/1']['says'][-1])
     expect(root).to_contain_text('other layers and heads need a running kernel')
     page.set_viewport_size({'width': 400, 'height': 900})
-    assert root.evaluate('(node) => node.scrollWidth <= node.clientWidth')
+    assert root.evaluate('(node) => node.scrollWidth <= node.clientWidth') and root.locator('.li-big').bounding_box()['height'] > 20
     static.check()

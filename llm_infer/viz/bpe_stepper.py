@@ -84,7 +84,7 @@ def text_sentences(data: Mapping[str, Any]) -> list[str]:
         for step in replay(word):
             ranked = [rank for rank in step.ranks if rank is not None]
             a, b = map(readable, step.pieces[step.chosen:step.chosen + 2])
-            could = f'{len(step.ranks)} pairs of neighbours, {len(ranked)} of them are merges'
+            could = f'{len(step.ranks)} pairs of neighbours, {len(ranked)} of them {"are merges" if len(ranked) != 1 else "is a merge"}'
             why = f'{a} + {b}, rank {min(ranked):,}, was learned first' if len(ranked) > 1 else f'only {a} + {b}, rank {ranked[0]:,}, was ever learned'
             said.append(f'Merge {len(said) + 1} of {total}, in “{readable_word(word)}”: {could}; {why}.')
     num_bytes, num_ids = len(data['text'].encode()), len(text_ids(data))

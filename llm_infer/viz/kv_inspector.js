@@ -45,7 +45,7 @@ function render({model, el}) {
   const root = mount(el, 'kv_inspector', 'KV inspector');
   const st = {r: 0, layer: 0, head: 0, kind: 'K', p: 0, pin: null, hover: null, w: 0};
   let data = model.get('data'), saved = new Map(), exact = new Map(), failed = new Map(), wanted = new Map();
-  let inflight = null, timer = null, silent = false, behind = 0, said = '', saving = false, luts = null;
+  let inflight = null, timer = null, silent = false, behind = 0, said = '', laid = '', saving = false, luts = null;
 
   // ---- tensors: what is here, else what the kernel is asked for
   const canAsk = () => model.get('live') && !silent;
@@ -167,6 +167,7 @@ function render({model, el}) {
       exact = new Map(); failed = new Map(); wanted = new Map();
       saved = savedTensors(data);
       behind = 0;
+      laid = '';
       said = data.note ?? '';
       st.pin = st.hover = null;
     }
@@ -242,8 +243,17 @@ function render({model, el}) {
 
   function drawView() {
     if (!req() || !luts || scroll.clientWidth === 0) return;
-    const [p0, p1] = range(), q = req(), size = data.block_size, shared = new Map(data.shared), fill = owner(st.r);
-    const boxes = [];
+    const [p0, p1] = range(), key = [p0, p1, st.w, st.r, Boolean(req().texts)].join();
+    if (key !== laid) layOut(p0, p1);
+    laid = key;
+    Object.assign(chosen.style, {left: `${st.p * st.w}px`, width: `${st.w}px`});
+    drawBars(p0, p1);
+    drawHeads(p0, p1);
+    drawHeat(p0, p1);
+  }
+  // The block table's and the tokens' elements that are in view.
+  function layOut(p0, p1) {
+    const q = req(), size = data.block_size, shared = new Map(data.shared), fill = owner(st.r), boxes = [];
     for (let i = Math.floor(p0 / size); i * size < p1; i++) {
       const users = shared.get(q.blocks[i]) ?? 1, width = size * st.w;
       const text = width > 76 ? `${i} → ${q.blocks[i]}${users > 1 ? ` ×${users}` : ''}` : width > 20 ? String(q.blocks[i]) : '';
@@ -258,10 +268,6 @@ function render({model, el}) {
       cells.push(h('div', {class: `kv-token kv-${kind}${p % size === 0 ? ' kv-edge' : ''}`, 'data-p': p, style: {left: `${p * st.w}px`, width: `${st.w}px`}}, st.w >= 9 && kind !== 'free' ? visible(textOf(p)).trim() : ''));
     }
     tokens.replaceChildren(...cells);
-    Object.assign(chosen.style, {left: `${st.p * st.w}px`, width: `${st.w}px`});
-    drawBars(p0, p1);
-    drawHeads(p0, p1);
-    drawHeat(p0, p1);
   }
   // A context in CSS pixels; x = 0 is the left edge of the view.
   function paper(node) {

@@ -264,7 +264,7 @@ def still_there(llm: LLMEngine, entry: dict[str, Any]) -> Request:
 # %% ../../nbs/72_kv_inspector.ipynb #3139ca70
 def run_sample(llm: LLMEngine) -> list[str]:
     "Adds three requests with a common beginning and steps until all decode, or six times; returns their ids. ValueError if others wait."
-    if llm.has_unfinished_requests(): raise ValueError('other requests are under way: llm.step() goes on with them')
+    if llm.scheduler.has_unfinished_requests(): raise ValueError('other requests are under way: llm.step() goes on with them')
     system = 'The museum of clocks is open from ten to six, on Thursdays to nine; tickets are eight euros. '
     room, ids = llm.scheduler.config.max_model_len - 1, []
     for i, question in enumerate(('When does it close?', 'Where is it?', 'What does a ticket cost?')):
@@ -272,7 +272,7 @@ def run_sample(llm: LLMEngine) -> list[str]:
         params = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True)
         ids.append(llm.add_request({'prompt_token_ids': tokens[:room]}, params))
     for _ in range(6):
-        llm.step()
+        llm._unread = [output for output in llm.step() if output.request_id not in ids]      # others' news waits for who asked
         if len(llm.scheduler.running) == len(ids) and all(r.num_output_tokens > 1 for r in llm.scheduler.running): break
     return ids
 

@@ -93,7 +93,7 @@ function runStages(d, p) {
   return out;
 }
 
-// --- the draw: SplitMix64 of seed, step and token id, as exponential_noise in sampling/sampler.py
+// --- the draw: SplitMix64 of seed, step and token id, as exponential_noise in kernels/sampling.py
 const MASK = (1n << 64n) - 1n, GOLDEN = 0x9e3779b97f4a7c15n;
 function mix64(z) {
   for (const [shift, factor] of [[30n, 0xbf58476d1ce4e5b9n], [27n, 0x94d049bb133111ebn], [31n, 1n]]) z = (((z >> shift) ^ z) * factor) & MASK;

@@ -421,7 +421,7 @@ function render({model, el}) {
       if (data.steps.length !== m.from + m.steps.length) sync();
       else {
         runs[0].grow();
-        if (!which) { use(0); if (end) go(total() - 1); }
+        if (!which) { use(0); if (end || m.follow) go(total() - 1); }
       }
       controls.said(m);
     }};

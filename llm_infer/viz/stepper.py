@@ -57,7 +57,7 @@ def act_finish(stepper: 'SchedulerStepper', message: dict) -> str:
     before = len(stepper.trace)
     while stepper.llm.has_unfinished_requests():
         stepper.run_step()
-        stepper.send_news('The engine works …')
+        stepper.send_news('The engine works …', follow=True)
     return f'{len(stepper.trace) - before} steps, and all have ended.'
 
 # %% ../../nbs/71_stepper.ipynb #55ad62ba
@@ -140,16 +140,16 @@ class SchedulerStepper(Widget):
             if message['steps'] != len(self.data['steps']): self.send_state('data')
             return
         act = {'step': act_step, 'finish': act_finish, 'add': act_add, 'abort': act_abort, 'limit': act_limit, 'branch': act_branch}
-        try: self.send_news(act[message['do']](self, message))
+        try: self.send_news(act[message['do']](self, message), follow=message['do'] in ('step', 'finish'))
         except (ValueError, TypeError, RuntimeError) as error: self.send_news(str(error), bad=True)
 
-    def send_news(self, text: str, bad: bool = False) -> None:
-        "Sends what has come to the trace since the last time, and words. `data` is the whole again, for views to come."
+    def send_news(self, text: str, bad: bool = False, follow: bool = False) -> None:
+        "Sends what has come to the trace since the last time, and words; `follow` goes to the last step. `data` is the whole again."
         old, new = dict(self.data), self.wire()
         requests = {i: r for i, r in enumerate(new['requests']) if i >= len(old['requests']) or r != old['requests'][i]}
         self.data.clear()
         self.data.update(new)           # in place: no second message
-        self.send({'text': text, 'bad': bad, 'from': len(old['steps']), 'steps': new['steps'][len(old['steps']):], 'requests': requests, 'token_texts': new['token_texts']})
+        self.send({'text': text, 'bad': bad, 'follow': follow, 'from': len(old['steps']), 'steps': new['steps'][len(old['steps']):], 'requests': requests, 'token_texts': new['token_texts']})
 
     def close(self) -> None:
         "Ends the recording."

@@ -58,7 +58,7 @@ function render({model, el}) {
   const other = h('span', {class: 'li-row ts-other'}, h('span', {class: 'li-muted'}, 'another: layer'), layer, h('span', {class: 'li-muted'}, 'head'), head,
     button('Show', () => { problem.textContent = ''; model.send({ask: 'row', layer: Number(layer.value), head: Number(head.value)}); }, {title: 'Show this layer and head'}), problem);
   if (!model.get('live')) other.replaceChildren(h('span', {class: 'li-muted'}, 'other layers and heads need a running kernel'));
-  const picture = h('div', {}), detail = h('p', {class: 'ts-detail li-mono'}), formulas = h('div', {class: 'ts-formulas'}), states = h('div', {}), memory = h('div', {class: 'ts-memory li-row'});
+  const picture = h('div', {class: 'ts-picture'}), detail = h('p', {class: 'ts-detail li-mono'}), formulas = h('div', {class: 'ts-formulas'}), states = h('div', {}), memory = h('div', {class: 'ts-memory li-row'});
   const all = h('table', {class: 'li-table'});
   root.append(h('div', {class: 'ts-top'}, says, h('span', {class: 'li-badge'}, `recorded · ${data.model ?? 'model'}`)), bar.el,
     h('div', {class: 'li-row ts-controls'}, pickRow.el, sizes.el, cuts.el, other),
@@ -91,7 +91,7 @@ function render({model, el}) {
       return h('table', {class: 'li-table'}, h('tbody', {},
         line('tile', `max of scores ${tile.start}–${tile.stop - 1}`, two(tile.tile_max), `at “${shown(data.texts[best])}”`),
         line('m', `max(${two(tile.old_max)}, ${two(tile.tile_max)})`, two(tile.max), tile.max === tile.old_max ? 'stays' : 'rises'),
-        line('f', `exp(${two(tile.old_max)} − ${two(tile.max)})`, f, tile.factor === 1 ? 'nothing kept changes' : old ? 'shrinks what is kept' : 'nothing is kept yet'),
+        line('f', `exp(${two(tile.old_max)} − ${two(tile.max)})`, f, tile.factor === 1 ? 'nothing kept changes' : old ? 'shrinks l and acc' : 'nothing is kept yet'),
         line('l', `${f} × ${three(old?.sum ?? 0)} + ${three(added)}`, three(tile.sum), 'Σ exp(s − m)'),
         line(`acc[${dim}]`, `${f} × ${three(oldAcc)} + ${three(tile.acc[dim] - tile.factor * oldAcc)}`, three(tile.acc[dim]), 'Σ exp(s − m) v')));
     }

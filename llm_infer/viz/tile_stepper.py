@@ -200,7 +200,7 @@ def run_sentences(run: Mapping[str, Any], texts: Sequence[str], scores: Sequence
     if num_splits == 1: return said + ['No key is left: acc / l is the attention of the whole row, equal to the engine\'s own.']
     shares = ', '.join(f'{weight:.2f}' for weight in run['merge'])
     return said + ['Each program divides its acc by its l, and leaves lse = m + log(l) beside it: all that the merge must know.',
-                   f'The parts weigh exp(lse − largest lse) = {shares}. Their mean is the attention of the whole row.']
+                   f'The parts weigh exp(lse − largest lse) = {shares}. Their mean, weighted so, is the attention of the whole row.']
 
 # %% ../../nbs/76_tile_stepper.ipynb #464f5744
 def row_data(layer: int, call: AttentionCall, head: int, texts: Sequence[str], tile_sizes: Sequence[int],
@@ -252,7 +252,8 @@ def plot_tiles(stepper: 'TileStepper', row: int = 0, tile_size: int = 8, num_spl
     top.set_xticks(range(len(scores)), [t.replace('\n', '⏎') for t in data['texts']], rotation=90, fontsize=7)
     top.set(xlim=(-.6, len(scores) - .4), ylabel='score q·k · scale', title=f'Query {data["texts"][-1]!r} in layer {found["layer"]}, '
             f'head {found["head"]}: tiles of {tile_size} keys in {num_splits} split{"s" * (num_splits > 1)}')
-    top.legend(fontsize=8, loc='lower right')
+    top.set_ylim(min(scores), max(scores) + .3 * (max(scores) - min(scores)))
+    top.legend(fontsize=8, loc='upper left', ncols=2)
     names, x = [f'{t["start"]}–{t["stop"] - 1}' for t in tiles], range(len(tiles))
     for shift, key, color, label in ((-.2, 'factor', '#cc79a7', 'factor on what was kept'), (.2, 'sum', '#009e73', 'running sum l')):
         bars = middle.bar([i + shift for i in x], [t[key] for t in tiles], .38, color=color, label=label)
