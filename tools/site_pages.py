@@ -50,7 +50,11 @@ class Renderer(IPythonRenderer):
     def inline_math(self, body): return mathml(body, 'inline')
     def block_math(self, body): return mathml(body, 'block')
 
-    def link(self, text, url, title=None): return super().link(re.sub(r'</?a\b[^>]*>', '', text), self.site.link(self.page, url), title)
+    def link(self, text, url, title=None): return super().link(re.sub(r'</?a\b[^>]*>', '', text), url, title)
+
+    def lead(self, made):
+        "HTML with links to notebooks and files as links to pages and to the repository."
+        return re.sub(r'(<a\b[^>]*?\bhref=")([^"]*)"', lambda m: f'{m[1]}{html.escape(self.site.link(self.page, html.unescape(m[2])))}"', made)
 
     def named(self, name, shown):
         "`shown` as a link to the notebook that `name` names, if it names another one."
@@ -61,7 +65,12 @@ class Renderer(IPythonRenderer):
     def text(self, text): return re.sub(r'\b(?:tests/)?\d\d_\w+\b', lambda m: self.named(m[0], m[0]), super().text(text))
 
 
-def output_html(output, states, shown):
+def markdown(source, renderer):
+    "Markdown as HTML, its links leading to pages."
+    return renderer.lead(MarkdownWithMath(renderer=renderer).render(source))
+
+
+def output_html(output, states, shown, renderer):
     "One stored output as HTML: a widget where its state is stored (then noted in `shown`), else the richest of HTML, picture and text."
     if output.output_type == 'stream': return f'<pre>{ansi2html(output.text)}</pre>'
     if output.output_type == 'error': return f'<pre>{ansi2html(chr(10).join(output.traceback))}</pre>'
@@ -71,16 +80,16 @@ def output_html(output, states, shown):
     if '_esm' in states.get(widget, {}).get('state', {}):
         shown[widget] = page_state(states[widget]['state'])
         return f'<div data-li-widget="{widget}">{text}</div>'
-    if 'text/html' in data: return data['text/html']
+    if 'text/html' in data: return renderer.lead(data['text/html'])
     if 'image/svg+xml' in data: return data['image/svg+xml']
     for kind in ('image/png', 'image/jpeg'):
         if kind in data: return f'<img alt="{html.escape(data.get("text/plain", "picture"))}" src="data:{kind};base64,{data[kind].strip()}">'
-    return MarkdownWithMath(renderer=IPythonRenderer(escape=False)).render(data['text/markdown']) if 'text/markdown' in data else text
+    return markdown(data['text/markdown'], renderer) if 'text/markdown' in data else text
 
 
 def cell_html(cell, renderer, states, shown):
     "A cell as HTML; nothing for one that is hidden (`#| hide`) or empty. Directives are told in a small label."
-    if cell.cell_type == 'markdown': return f'<section class="prose">{MarkdownWithMath(renderer=renderer).render(cell.source)}</section>'
+    if cell.cell_type == 'markdown': return f'<section class="prose">{markdown(cell.source, renderer)}</section>'
     if cell.cell_type != 'code': return ''
     flags = dict(re.findall(r'^#\|\s*(\w+)[ \t]*(.*)$', cell.source, re.M))
     source = re.sub(r'^#\|.*\n?', '', cell.source, flags=re.M).strip()
@@ -88,7 +97,7 @@ def cell_html(cell, renderer, states, shown):
     labels = {'export': 'in the package', 'test': 'a test', 'slow': 'measured once', 'cuda': 'run on a GPU'}
     label = next((f'<span class="label">{text}</span>' for flag, text in labels.items() if flag in flags), '')
     code = f'<div class="code">{label}{highlight(source, PythonLexer(), FORMATTER)}</div>' if source else ''
-    outputs = ''.join(f'<div class="output">{output_html(o, states, shown)}</div>' for o in cell.outputs)
+    outputs = ''.join(f'<div class="output">{output_html(o, states, shown, renderer)}</div>' for o in cell.outputs)
     return f'<section>{code}{outputs}</section>' if code or outputs else ''
 
 
