@@ -8,7 +8,7 @@ __all__ = []
 # %% ../nbs/02_package.ipynb #0af640c3
 _HOME = {'LLM': 'engine.llm', 'RequestOutput': 'engine.outputs', 'CompletionOutput': 'engine.outputs', 'SamplingParams': 'sampling.params',
          'StructuredOutputsParams': 'sampling.grammar', 'ModelConfig': 'config', 'SchedulerConfig': 'config', 'Request': 'core.request',
-         'BlockPool': 'core.kv_blocks', 'Scheduler': 'core.scheduler'}
+         'BlockPool': 'core.kv_blocks', 'Scheduler': 'core.scheduler', 'Trace': 'core.trace', 'record': 'core.trace'}
 
 # %% ../nbs/02_package.ipynb #4168758f
 def __getattr__(name: str):

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['KERNEL_DEVICE', 'no_triton', 'needs_triton', 'CONFIG', 'PROMPTS', 'LENGTHS', 'write_checkpoint', 'kernels', 'serve',
            'check_traffic', 'magnitude', 'compare', 'test_kernels_give_the_same_tokens',
-           'test_kernels_with_splits_and_static_buffers', 'sample_steps', 'test_kernels_sample_the_same_tokens',
-           'NoHost', 'recorded', 'test_decode_steps_can_be_recorded', 'test_what_looks_at_the_batch_cannot_be_recorded']
+           'test_kernels_with_splits_and_static_buffers', 'sample_steps', 'check_kernels_sample_the_same_tokens',
+           'test_kernels_sample_the_same_tokens', 'NoHost', 'recorded', 'test_decode_steps_can_be_recorded',
+           'test_what_looks_at_the_batch_cannot_be_recorded']
 
 # %% ../nbs/tests/64_interpreted_engine.ipynb #4713ba24
 import json
@@ -143,14 +144,16 @@ def sample_steps(num_rows, vocab_size, num_steps):
         for request, token in zip(requests, tokens[-1]): append_token(request, token, 10 ** 6)
     return tokens
 
-@needs_triton
-def test_kernels_sample_the_same_tokens(num_rows=20, vocab_size=301, num_steps=3):
+def check_kernels_sample_the_same_tokens(num_rows=20, vocab_size=301, num_steps=3):
     want = sample_steps(num_rows, vocab_size, num_steps)
     with kernels() as launches: got = sample_steps(num_rows, vocab_size, num_steps)
     counts = Counter(kernel for kernel, _ in launches)
     assert got == want and len(set(map(tuple, want))) == num_steps
     assert counts['_penalties_kernel'] == counts['_cut_kernel'] == counts['_draw_winner_kernel'] == num_steps, counts
     return counts
+
+@needs_triton
+def test_kernels_sample_the_same_tokens(): check_kernels_sample_the_same_tokens()
 
 # %% ../nbs/tests/64_interpreted_engine.ipynb #d35d7d3e
 class NoHost(TorchDispatchMode):

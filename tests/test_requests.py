@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['CUTS', 'TEXTS', 'COMMON', 'base_llm', 'engine', 'prompts', 'oracle_model', 'oracle_logprobs', 'check_entry',
-           'check_logprobs', 'test_logprobs_are_the_models_own', 'test_prompt_logprobs',
+           'check_logprobs', 'check_logprobs_are_the_models_own', 'test_logprobs_are_the_models_own',
+           'check_prompt_logprobs', 'test_prompt_logprobs', 'check_completions_share_the_prompt',
            'test_completions_share_the_prompt', 'test_completions_stream_and_abort', 'seeded_requests',
-           'test_seeds_in_any_company', 'stopped_by_definition', 'test_stop_strings',
-           'test_stop_string_and_end_in_one_step', 'raises_later', 'test_errors_stay_with_their_request']
+           'check_seeds_in_any_company', 'test_seeds_in_any_company', 'stopped_by_definition', 'check_stop_strings',
+           'test_stop_strings', 'test_stop_string_and_end_in_one_step', 'raises_later',
+           'check_errors_stay_with_their_request', 'test_errors_stay_with_their_request']
 
 # %% ../nbs/tests/65_requests.ipynb #cf07e161
 from functools import lru_cache
@@ -89,7 +91,7 @@ def check_logprobs(output, num_top):
     return worst
 
 # %% ../nbs/tests/65_requests.ipynb #3b5bb82e
-def test_logprobs_are_the_models_own():   # claim G1: equality under any sampling parameters
+def check_logprobs_are_the_models_own():   # claim G1: equality under any sampling parameters
     wishes = [dict(temperature=0), dict(temperature=.5, top_k=3), dict(temperature=2., min_p=.1), dict(repetition_penalty=1.5),
               dict(temperature=0, logit_bias={11: 50.}), dict(bad_words=['the', 'and']), dict(top_p=.1, presence_penalty=1.),
               dict(min_tokens=8, allowed_token_ids=list(range(100, 2000)))]
@@ -97,7 +99,9 @@ def test_logprobs_are_the_models_own():   # claim G1: equality under any samplin
     outputs = engine().generate(prompts(8), params, use_tqdm=False)
     return max(check_logprobs(o, 4) for o in outputs)
 
-def test_prompt_logprobs(cuts=tuple(CUTS), n=8):
+def test_logprobs_are_the_models_own(): check_logprobs_are_the_models_own()
+
+def check_prompt_logprobs(cuts=tuple(CUTS), n=8):
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=2, prompt_logprobs=2)
     worst, counts = 0., {}
     for cut in cuts:
@@ -110,8 +114,10 @@ def test_prompt_logprobs(cuts=tuple(CUTS), n=8):
     assert 'preempted' not in counts or counts['preempted'][0] > 0, counts
     return worst, counts
 
+def test_prompt_logprobs(): check_prompt_logprobs()
+
 # %% ../nbs/tests/65_requests.ipynb #073e9491
-def test_completions_share_the_prompt(n=4):
+def check_completions_share_the_prompt(n=4):
     prompt = COMMON * 5 + TEXTS[0]
     params = SamplingParams(temperature=.9, seed=7, n=n, max_tokens=20, ignore_eos=True, logprobs=0, prompt_logprobs=0)
     llm = engine()
@@ -128,6 +134,8 @@ def test_completions_share_the_prompt(n=4):
         assert alone.outputs[0].token_ids == completion.token_ids
     assert llm.scheduler.pool.num_used_blocks == 0 and not llm._states and not llm._parts
     return llm.stats.prefix_hit_tokens, num_prompt
+
+def test_completions_share_the_prompt(): check_completions_share_the_prompt()
 
 def test_completions_stream_and_abort(n=3):
     llm = engine()
@@ -152,7 +160,7 @@ def seeded_requests(n):
     params = [SamplingParams(**kinds[i % len(kinds)], seed=100 + i, max_tokens=16) for i in range(n)]
     return prompts(n), params
 
-def test_seeds_in_any_company(n=32, cuts=tuple(CUTS)):   # claim G13
+def check_seeds_in_any_company(n=32, cuts=tuple(CUTS)):   # claim G13
     texts, params = seeded_requests(n)
     llm = engine()
     alone = [llm.generate(text, p, use_tqdm=False)[0].outputs[0].token_ids for text, p in zip(texts, params)]
@@ -168,6 +176,8 @@ def test_seeds_in_any_company(n=32, cuts=tuple(CUTS)):   # claim G13
     assert 'at once' not in counts or counts['at once']['hits'] > 0, counts
     return differ, counts
 
+def test_seeds_in_any_company(): check_seeds_in_any_company()
+
 # %% ../nbs/tests/65_requests.ipynb #da00ca9f
 def stopped_by_definition(text, stops, include):
     "The text up to the stop string that is complete first, and that string; at one end, the longest."
@@ -176,7 +186,7 @@ def stopped_by_definition(text, stops, include):
     end, _, stop = min(ends)
     return text[:end if include else end - len(stop)], stop
 
-def test_stop_strings(n=8, max_tokens=40):
+def check_stop_strings(n=8, max_tokens=40):
     llm = engine()
     free = llm.generate(prompts(n), SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True), use_tqdm=False)
     texts, params, wanted = prompts(n), [], []
@@ -202,6 +212,8 @@ def test_stop_strings(n=8, max_tokens=40):
     assert llm.scheduler.pool.num_used_blocks == 0
     return [(text[-12:], stop) for text, stop in wanted[:3]]
 
+def test_stop_strings(): check_stop_strings()
+
 def test_stop_string_and_end_in_one_step():
     llm = engine()
     free, = llm.generate(TEXTS[3], SamplingParams(temperature=0, max_tokens=9, ignore_eos=True), use_tqdm=False)
@@ -214,7 +226,7 @@ def raises_later(output_ids, logits):
     if len(output_ids) == 3: raise KeyError('not in my table')
     return logits
 
-def test_errors_stay_with_their_request():
+def check_errors_stay_with_their_request():
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     llm = engine()
     wanted = [o.outputs[0].token_ids for o in llm.generate(prompts(4), params, use_tqdm=False)]
@@ -232,3 +244,5 @@ def test_errors_stay_with_their_request():
         assert [done[i].token_ids for i in ids] == wanted and done[bad].finish_reason == 'error', done[bad]
         assert done[bad].stop_reason in said and llm.scheduler.pool.num_used_blocks == 0
     return said
+
+def test_errors_stay_with_their_request(): check_errors_stay_with_their_request()

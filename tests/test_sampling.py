@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 import torch
 
+from llm_infer.kernels.sampling import apply_min_p, draw_among, draw_from_top, exponential_noise, keep_top_reference, noise_keys
 from llm_infer.sampling.grammar import StructuredOutputsParams
 from llm_infer.sampling.params import NOT_SUPPORTED, READERS, SamplingParams
-from llm_infer.sampling.sampler import (Sampler, SamplingTensors, apply_min_p, apply_temperature, draw_from_top, exponential_draw,
-                                        exponential_noise, keep_top_reference, noise_keys)
+from llm_infer.sampling.sampler import Sampler, SamplingTensors, apply_temperature
 
 # %% ../nbs/tests/50_sampling.ipynb #7f02e8c2
 def make_request(seed, num_output_tokens=0, **params):
@@ -89,7 +89,7 @@ def test_few_candidates_are_enough(num_cases=1000, vocab_size=5000):
         rows = apply_temperature(torch.stack([logits for logits, _ in cases[i:i + 50]]), t.temperature)
         apply_min_p(rows, t.min_p)
         keys = noise_keys(torch.arange(len(rows)), torch.full((len(rows),), i))
-        want = exponential_draw(keep_top_reference(rows, t.top_k, t.top_p), keys, torch.arange(vocab_size)[None])
+        want = draw_among(keep_top_reference(rows, t.top_k, t.top_p), keys, torch.arange(vocab_size)[None])
         for first_look in (3, 128): assert torch.equal(draw_from_top(rows, keys, t.top_k, t.top_p, first_look), want)
 
 # %% ../nbs/tests/50_sampling.ipynb #a9e79ae8
@@ -164,15 +164,15 @@ def test_noise(num_rows=400, num_tokens=10_000):
 # %% ../nbs/tests/50_sampling.ipynb #24c67be9
 def test_noise_at_its_ends():
     "Whatever the hash gives, one token that is left is drawn, and a token of no weight never is."
-    from llm_infer.sampling import sampler
+    from llm_infer.kernels import sampling
     logits = torch.full((3, 4), -torch.inf)
     logits[0, 2], logits[1, 3], logits[2, 0] = 5.0, -80.0, 80.0
-    real = sampler.mix64
+    real = sampling.mix64
     try:
         for bits in (0, -1, 1, 2**63 - 1, -2**63):
-            sampler.mix64 = lambda z: torch.full_like(z, bits)
-            assert sampler.exponential_draw(logits, torch.arange(3), torch.arange(4)[None]).tolist() == [2, 3, 0]
-    finally: sampler.mix64 = real
+            sampling.mix64 = lambda z: torch.full_like(z, bits)
+            assert sampling.draw_among(logits, torch.arange(3), torch.arange(4)[None]).tolist() == [2, 3, 0]
+    finally: sampling.mix64 = real
 
 # %% ../nbs/tests/50_sampling.ipynb #4b9ca4bc
 def test_company_does_not_matter(num_batches=60, vocab_size=2000):

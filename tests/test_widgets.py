@@ -10,8 +10,8 @@ __all__ = ['viz', 'names', 'root', 'HOSTS', 'HOST', 'ROOT', 'WITHOUT_ANYWIDGET',
            'test_files_are_in_the_package', 'test_imports_without_anywidget', 'expect', 'try_the_transport',
            'try_two_in_a_notebook', 'try_the_notebooks_keys', 'test_parts_in_jupyterlab', 'test_saved_notebook',
            'stored_widgets', 'page_of', 'test_file_without_kernel', 'test_dark_page_stays_dark',
-           'test_jupyters_export_is_whole', 'test_shown_widgets_are_stored', 'keys_have_buttons',
-           'nothing_moves_by_itself', 'first_screen', 'text_can_be_read', 'fields_keep_their_keys',
+           'test_jupyters_export_is_whole', 'test_stored_sources_are_the_files', 'test_shown_widgets_are_stored',
+           'keys_have_buttons', 'nothing_moves_by_itself', 'first_screen', 'text_can_be_read', 'fields_keep_their_keys',
            'says_what_it_shows', 'test_stored_widget']
 
 # %% ../nbs/tests/70_widgets.ipynb #a491f307
@@ -306,21 +306,22 @@ def stored_widgets() -> dict[str, dict]:
         states = nb['metadata'].get('widgets', {}).get(WIDGET_STATE, {}).get('state', {})
         for output in (o for c in nb['cells'] for o in c.get('outputs', [])):
             state = states.get(output.get('data', {}).get(WIDGET_VIEW, {}).get('model_id'), {}).get('state', {})
-            if '_esm' in state: found.setdefault(f'{path.stem}:{state["_anywidget_id"].split(".")[-1]}', widgets.page_state(state))
+            if '_esm' in state: found.setdefault(f'{path.stem}:{state["_anywidget_id"].split(".")[-1]}', state)
     return found
 
 def page_of(state: dict, folder: Path) -> Path:
     "A page with the one widget."
     path = folder / 'widget.html'
-    path.write_text(widgets.page_html({'w': state}, 'A widget'))
+    path.write_text(widgets.page_html({'w': widgets.page_state(state)}, 'A widget'))
     return path
 
 # %% ../nbs/tests/70_widgets.ipynb #1cab974f
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_file_without_kernel(static, tmp_path, scheme):
     state = stored_widgets()['70_widgets:PoolView']
-    page = static.open(page_of(state, tmp_path), as_file=True, color_scheme=scheme)
+    page = static.open(page_of({**state, 'live': True}, tmp_path), as_file=True, color_scheme=scheme)
     pool = page.locator('.li-pool')
+    expect(pool).to_contain_text('needs a running kernel')          # whatever the stored state believes
     pool.press('Home')
     for at, frame in enumerate(state['data']['frames']):
         expect(pool.locator('.li-big')).to_have_text(frame['what'])
@@ -350,6 +351,17 @@ def test_jupyters_export_is_whole(tmp_path):
     states = json.loads(re.search(r'<script type="application/vnd.jupyter.widget-state\+json">(.*?)</script>', text, re.S)[1])['state']
     small = next(s['state'] for s in states.values() if s['model_name'] == 'AnyModel')
     assert small['data'] == {'say': 'hello'} and 'function transport(' in small['_esm'] and '--li-bg' in small['_css']
+
+# %% ../nbs/tests/70_widgets.ipynb #196c19db
+def test_stored_sources_are_the_files():
+    "After a change in a .js or .css file the notebooks' stored widgets need it too: tools/run.py --sources."
+    common = re.sub(r'^export ', '', (viz / 'common.js').read_text(), flags=re.M).strip()
+    style = (viz / 'common.css').read_text()
+    for which, state in stored_widgets().items():
+        assert common in state['_esm'] and state['_css'].startswith(style), f'{which}: run tools/run.py on its notebook'
+        name = re.search(r"\bmount\(el, '(\w+)'", state['_esm'])[1]
+        if name in names: assert (state['_esm'], state['_css']) == (widgets.widget_source(name), widgets.widget_css(name)), f'{which}: run tools/run.py --sources'
+    for name in names: assert f"mount(el, '{name}'" in (viz / f'{name}.js').read_text(), f'{name}.js mounts another name'
 
 # %% ../nbs/tests/70_widgets.ipynb #30e13cf3
 def test_shown_widgets_are_stored():

@@ -2,6 +2,7 @@
 
     python tools/run.py [nb …]            run in place: the fresh outputs are stored, cleaned
     python tools/run.py --check [nb …]    run a copy in memory: fail on an error, and on a text output that is not the stored one
+    python tools/run.py --sources [nb …]  run nothing: give the stored widgets the JavaScript and CSS that llm_infer/viz/ has now
 
 Without names: all of nbs/ and index.ipynb. Cells with a flag of `tst_flags` in settings.ini (`#| slow`, `#| cuda`, …) keep
 their stored outputs and are not run, unless `--flags slow` (or `slow,cuda`) asks for them. `--jobs N` runs N notebooks at a time.
@@ -70,6 +71,26 @@ def execute(path, flags=()):
     return fresh
 
 
+def refresh_sources(path):
+    """Give the notebook's stored widgets of the package the JavaScript and CSS of today; returns how many have changed.
+
+    Which file a widget is from says its JavaScript: `mount(el, 'stepper', …)` stands in stepper.js.
+    """
+    from llm_infer.viz.widget import widget_css, widget_source
+    nb, changed = json.loads(path.read_text(encoding='utf-8')), 0
+    for model in nb['metadata'].get('widgets', {}).get(WIDGET_STATE, {}).get('state', {}).values():
+        name = re.search(r"\bmount\(el, '(\w+)'", model['state'].get('_esm', ''))
+        if not name or not (get_config().lib_path / 'viz' / f'{name[1]}.js').exists(): continue
+        new = {'_esm': widget_source(name[1]), '_css': widget_css(name[1])}
+        changed += any(model['state'][k] != v for k, v in new.items())
+        model['state'].update(new)
+    if changed: store(path, nb)
+    return changed
+
+
+def store(path, nb): path.write_text(json.dumps(nb, sort_keys=True, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
+
+
 def text_outputs(nb):
     "What a reader sees as text, cell by cell: printed streams and plain-text results."
     join = lambda x: ''.join(x) if isinstance(x, list) else x
@@ -86,7 +107,7 @@ def run(path, check, flags):
         if check:
             changed = [i for (i, old), (_, new) in zip(text_outputs(json.loads(path.read_text())), text_outputs(fresh)) if old != new]
             if changed: problem = f'cells {changed}: the stored output is not what the cell prints now'
-        else: path.write_text(json.dumps(fresh, sort_keys=True, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
+        else: store(path, fresh)
     except CellExecutionError as error: problem = str(error)
     return path, time.time() - start, problem
 
@@ -95,12 +116,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('notebooks', nargs='*', type=Path)
     parser.add_argument('--check', action='store_true')
+    parser.add_argument('--sources', action='store_true')
     parser.add_argument('--flags', type=lambda s: s.split(','), default=[], metavar='slow,cuda')
     parser.add_argument('--jobs', type=int, default=1)
     args = parser.parse_args()
     root = get_config().config_path
     notebooks = [p.resolve() for p in args.notebooks] or [p for p in sorted((root / 'nbs').rglob('*.ipynb')) + [root / 'index.ipynb']
                                                 if p.exists() and '.ipynb_checkpoints' not in p.parts]
+    if args.sources:
+        sys.path.insert(0, str(root))
+        for path in notebooks:
+            if changed := refresh_sources(path): print(f'{path.relative_to(root)}: {changed} widgets have new sources')
+        return 0
     os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(root), os.environ.get('PYTHONPATH')]))
     if args.jobs > 1: os.environ.setdefault('OMP_NUM_THREADS', str(max(1, (os.cpu_count() or 1) // args.jobs)))
     failed = 0

@@ -65,9 +65,11 @@ export function mount(el, name, title) {
   return root;
 }
 
-const SPOKEN = {' ': 'Space', '+': 'Plus', ArrowRight: '→', ArrowLeft: '←', ArrowUp: '↑', ArrowDown: '↓', 'Shift+ArrowRight': 'Shift →',
+const SPOKEN = {' ': 'Space', Plus: '+', ArrowRight: '→', ArrowLeft: '←', ArrowUp: '↑', ArrowDown: '↓', 'Shift+ArrowRight': 'Shift →',
   'Shift+ArrowLeft': 'Shift ←', Escape: 'Esc'};
 const keyName = (key) => (key === ' ' ? 'Space' : key === '+' ? 'Plus' : key);
+// What says that a control does the same as some keys: 'ArrowRight .' or ['+', '-']; a blank is named 'Space'.
+const shortcuts = (key) => (key && key.length ? (Array.isArray(key) ? key : key.split(/\s+/)).map(keyName).join(' ') : null);
 
 // Binds keys to functions, or to [function, 'what it does'] to be listed under `?`. W, A, S and D belong to the notebook.
 export function bindKeys(root, keys) {
@@ -90,15 +92,15 @@ export function bindKeys(root, keys) {
   });
 }
 
-// A button; `key` names the keys that do the same, several apart by blanks ('ArrowRight .'; ' ' is 'Space', '+' is 'Plus').
+// A button; `key` names the keys that do the same: 'ArrowRight .', 'Space', or a list. Sliders, selects and checks take `key` too.
 export function button(text, onClick, {title = '', key = ''} = {}) {
-  const keys = key.split(/\s+/).filter(Boolean).map((k) => SPOKEN[k] ?? k).join(' or ');
+  const keys = (shortcuts(key) ?? '').split(' ').filter(Boolean).map((k) => SPOKEN[k] ?? k).join(' or ');
   return h('button', {type: 'button', class: 'li-btn', title: keys ? `${title || text} (${keys})` : title, 'aria-label': title || text,
-    'aria-keyshortcuts': key || null, onclick: onClick}, text);
+    'aria-keyshortcuts': shortcuts(key), onclick: onClick}, text);
 }
 
-export function slider({label, min, max, step = 1, value, format = num, onInput}) {
-  const input = h('input', {type: 'range', min, max, step, 'aria-label': label}), shown = h('output', {});
+export function slider({label, min, max, step = 1, value, format = num, onInput, key = ''}) {
+  const input = h('input', {type: 'range', min, max, step, 'aria-label': label, 'aria-keyshortcuts': shortcuts(key)}), shown = h('output', {});
   const show = () => { shown.textContent = format(Number(input.value)); input.setAttribute('aria-valuetext', shown.textContent); };
   input.value = value;
   input.addEventListener('input', () => { show(); onInput?.(Number(input.value)); });
@@ -106,8 +108,8 @@ export function slider({label, min, max, step = 1, value, format = num, onInput}
   return {el: h('label', {class: 'li-field'}, h('span', {}, label), input, shown), value: () => Number(input.value), set(v) { input.value = v; show(); }};
 }
 
-export function select({label, options, value, onChange}) {
-  const input = h('select', {'aria-label': label});
+export function select({label, options, value, onChange, key = ''}) {
+  const input = h('select', {'aria-label': label, 'aria-keyshortcuts': shortcuts(key)});
   const setOptions = (list) => {
     input.replaceChildren(...list.map(([v, text]) => h('option', {value: v}, text)));
   };
@@ -117,8 +119,8 @@ export function select({label, options, value, onChange}) {
   return {el: h('label', {class: 'li-field'}, h('span', {}, label), input), value: () => input.value, set(v) { input.value = v; }, setOptions};
 }
 
-export function check({label, value, onChange}) {
-  const input = h('input', {type: 'checkbox'});
+export function check({label, value, onChange, key = ''}) {
+  const input = h('input', {type: 'checkbox', 'aria-keyshortcuts': shortcuts(key)});
   input.checked = Boolean(value);
   input.addEventListener('change', () => onChange?.(input.checked));
   return {el: h('label', {class: 'li-field'}, input, h('span', {}, label)), value: () => input.checked, set(v) { input.checked = Boolean(v); }};
