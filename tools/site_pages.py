@@ -5,7 +5,7 @@
     python -m http.server -d _site                  then open http://localhost:8000 (or _site/index.html as a file)
 
 Outputs are the stored ones; nothing is run. Widgets live on from the state that is stored with their notebook (llm_infer/viz/static_model.js).
-Formulas become MathML, which browsers draw themselves. Every page is one file.
+Formulas become MathML, which browsers draw themselves. Every page is one file, pictures included.
 """
 import argparse, html, os, re, sys
 from pathlib import Path
@@ -44,7 +44,7 @@ def mathml(tex, display):
 class Renderer(IPythonRenderer):
     "Markdown to HTML: formulas as MathML, links between notebooks as links between their pages."
     def __init__(self, page, site):
-        super().__init__(escape=False, anchor_link_text='#')
+        super().__init__(escape=False, anchor_link_text='#', embed_images=True, path=str(page.path.parent))
         self.page, self.site = page, site
 
     def inline_math(self, body): return mathml(body, 'inline')
