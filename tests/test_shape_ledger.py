@@ -145,6 +145,6 @@ def test_kernels_have_a_ledger(tmp_path, monkeypatch):
     params = [SamplingParams(temperature=.7, top_k=5, seed=1), SamplingParams(temperature=1., min_p=.1, repetition_penalty=1.2, seed=2)]
     monkeypatch.setattr(triton_compat, 'KERNELS', 'triton')
     ledger = shape_ledger(llm, [[1, 2, 3, 4], [5, 6]], params)
-    assert [s.op for s in ledger.section('sampler')] == ['penalize_and_divide', 'argmax', 'noise_keys', 'top_k_top_p_cut', 'exponential_draw', 'where']
+    assert [s.op for s in ledger.section('sampler')] == ['penalize_and_divide', 'argmax', 'noise_keys', 'draw', 'where']
     assert [s.op for s in ledger.section('layer 0')] == ['linear', 'project_heads', 'apply_rope', 'kv_write', 'attention', 'flatten', 'linear', 'add_rms_norm',
                                                          'linear', 'silu_and_mul', 'linear', 'add_rms_norm']

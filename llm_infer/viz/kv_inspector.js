@@ -45,7 +45,7 @@ function render({model, el}) {
   const root = mount(el, 'kv_inspector', 'KV inspector');
   const st = {r: 0, layer: 0, head: 0, kind: 'K', p: 0, pin: null, hover: null, w: 0};
   let data = model.get('data'), saved = new Map(), exact = new Map(), failed = new Map(), wanted = new Map();
-  let inflight = null, timer = null, silent = false, behind = 0, said = '', laid = '', saving = false, luts = null;
+  let inflight = null, timer = null, lost = 0, era = 0, silent = false, behind = 0, said = '', laid = '', saving = false, luts = null;
 
   // ---- tensors: what is here, else what the kernel is asked for
   const canAsk = () => model.get('live') && !silent;
@@ -59,21 +59,22 @@ function render({model, el}) {
     const [what, [key, ask]] = wanted.entries().next().value;
     wanted.delete(what);
     inflight = key;
-    model.send({...ask, key});
-    timer = setTimeout(() => { inflight = null; silent = true; wanted.clear(); fit(); draw(); }, 8000);
+    model.send({...ask, key: `${era}#${key}`});
+    timer = setTimeout(() => { inflight = null; silent = ++lost > 1; if (silent) { wanted.clear(); fit(); } draw(); }, 4000);
   }
   function onMessage(reply, buffers) {
     if (reply?.key === undefined) return;
-    clearTimeout(timer);
-    const back = silent;
-    inflight = null;
+    const [when, key] = reply.key.split('#'), back = silent;
     silent = false;
+    lost = 0;
+    if (Number(when) !== era) return;                                      // asked before the last refresh
+    if (key === inflight) { clearTimeout(timer); inflight = null; }
     behind = Math.max(0, reply.step - data.step);
-    if (reply.error) { failed.set(reply.key, reply.error); said = reply.error; }
-    else if (reply.texts) { const q = data.requests[Number(reply.key.split('|')[0])]; if (q) q.texts = reply.texts; }
+    if (reply.error) { failed.set(key, reply.error); said = reply.error; }
+    else if (reply.texts) { const q = data.requests[Number(key.split('|')[0])]; if (q) q.texts = reply.texts; }
     else if (buffers?.length) {
       const view = buffers[0].buffer ? buffers[0] : new DataView(buffers[0]);
-      exact.set(reply.key, new Float32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)));
+      exact.set(key, new Float32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)));
       for (let size = [...exact.values()].reduce((sum, a) => sum + a.length, 0); size > 8e6 && exact.size > 2;) {
         const [old, array] = exact.entries().next().value;
         exact.delete(old);
@@ -137,7 +138,7 @@ function render({model, el}) {
   empty.append(again);
   root.append(sentence, second, h('div', {class: 'li-row kv-foot'}, status, badge), empty, body);
 
-  const send = (what) => { said = ''; wanted.set(what, [what, {ask: what}]); pump(); };
+  const send = (what) => { said = ''; model.send({ask: what, key: `${era}#${what}`}); };
   const save = settle(() => {
     saving = true;
     for (const [name, value] of [['request', req()?.id ?? ''], ['layer', st.layer], ['head', st.head], ['kind', st.kind], ['position', st.p]]) model.set(name, value);
@@ -167,6 +168,9 @@ function render({model, el}) {
       exact = new Map(); failed = new Map(); wanted = new Map();
       saved = savedTensors(data);
       behind = 0;
+      era++;
+      clearTimeout(timer);
+      inflight = null;
       laid = '';
       said = data.note ?? '';
       st.pin = st.hover = null;
@@ -379,7 +383,7 @@ function render({model, el}) {
       line(`2 × ${data.num_layers} layers × ${data.num_kv_heads} K/V heads × ${data.head_dim} × ${data.itemsize} B`),
       line(`= ${bytes(k.token)} a token`), line(`× ${data.block_size} = ${bytes(k.block)} a block`),
       line(`× ${num(q.blocks.length)} = `, h('b', {}, bytes(k.request))),
-      line(h('span', {class: 'li-muted'}, `${num(k.shared / k.block)} of ${num(q.blocks.length)} blocks are shared; ${columns() === q.num_computed ? 'no slot is' : `${num(columns() - q.num_computed)} slots are`} empty`)));
+      line(h('span', {class: 'li-muted'}, `${num(k.shared / k.block)} of ${num(q.blocks.length)} blocks are shared; ${columns() === q.num_computed ? 'no slot is' : `${num(columns() - q.num_computed)} ${columns() - q.num_computed === 1 ? 'slot is' : 'slots are'}`} empty`)));
   }
   // What belongs to the position looked at: the only part that changes as the pointer moves.
   function drawSpot() {

@@ -392,7 +392,7 @@ def answer(inspector: Any, ask: dict[str, Any], buffers: list) -> None:
     "Answers a message of the front end: a tensor, or why there is none."
     answers = {'cache': answer_cache, 'attention': answer_attention, 'texts': answer_texts, 'sample': answer_sample, 'refresh': answer_refresh}
     try: reply, out = answers[ask['ask']](inspector, ask)
-    except (ValueError, TypeError, LookupError) as error: reply, out = {'error': str(error)}, []
+    except Exception as error: reply, out = {'error': str(error)}, []
     inspector.send({'key': ask.get('key'), 'step': inspector.llm.scheduler.num_steps, **reply}, out)
 
 # %% ../../nbs/72_kv_inspector.ipynb #c67c3d76

@@ -131,7 +131,7 @@ function opTable(b, pick, hover) {
   const head = ['', 'operation', 'share', 'time', 'FLOP/B', 'waits for'].map((t, i) => h('th', {class: i > 2 && i < 5 ? 'li-num' : null, scope: 'col'}, t));
   const rows = b.ops.map((op) => h('tr', {class: 'rf-row', 'data-op': op.name, onclick: () => pick(op.name),
     onmouseenter: (e) => hover(op.name, e), onmouseleave: (e) => hover(null, e)},
-  h('td', {}, h('button', {type: 'button', class: 'rf-letter', title: OPS[op.name][1]}, OPS[op.name][0])), h('td', {}, OPS[op.name][1]),
+  h('td', {}, h('button', {type: 'button', class: 'rf-letter', title: `${OPS[op.name][1]} (keys ↑ ↓)`, 'aria-keyshortcuts': 'ArrowUp ArrowDown'}, OPS[op.name][0])), h('td', {}, OPS[op.name][1]),
   h('td', {class: 'rf-share'}, h('span', {class: 'rf-bar', style: {width: `${Math.max(1, 48 * op.share)}px`}}), share(op.share)),
   h('td', {class: 'li-num'}, time(op.seconds)), h('td', {class: 'li-num'}, num(Number(op.intensity.toPrecision(2)))), h('td', {}, op.memory ? 'memory' : 'compute')));
   return h('table', {class: 'li-table rf-table'}, h('thead', {}, h('tr', {}, head)), h('tbody', {}, rows));
@@ -207,12 +207,13 @@ function render({model, el}) {
         h('td', {class: 'li-num'}, num(op.intensity)), h('td', {class: 'li-num'}, time(op.seconds)), h('td', {}, op.memory ? 'memory' : 'compute')))))]));
   }
   const step = (by) => { const list = Object.keys(OPS), i = list.indexOf(on); on = list[clamp(i + by, 0, list.length - 1)]; over = null; mark(); };
-  const keys = {ArrowDown: () => step(1), ArrowUp: () => step(-1), Escape: () => { on = over = null; mark(); }, 1: () => setPhase('decode'), 2: () => setPhase('prefill')};
+  const keys = {ArrowDown: [() => step(1), 'next operation'], ArrowUp: [() => step(-1), 'operation before'], Escape: [() => { on = over = null; mark(); }, 'unpin'],
+    1: [() => setPhase('decode'), 'decode'], 2: [() => setPhase('prefill'), 'prefill']};
   bindKeys(root, keys);
   root.append(say, h('div', {class: 'li-row rf-top'}, controls.model.el, controls.hardware.el, controls.dtype.el, model.get('live') ? measure : null,
     PRESETS.map(([text, values]) => button(text, () => change(values)))),
   h('div', {class: 'li-row rf-sliders'}, controls.batch.el, controls.context.el, controls.prefill.el), fits,
-  h('div', {class: 'rf-main li-stack'}, plot, h('div', {class: 'rf-right'}, h('div', {class: 'li-row'}, tabs, button('clear', keys.Escape, {title: 'Unpin', key: 'Escape'})), table)),
+  h('div', {class: 'rf-main li-stack'}, plot, h('div', {class: 'rf-right'}, h('div', {class: 'li-row'}, tabs, button('clear', keys.Escape[0], {title: 'Unpin', key: 'Escape'})), table)),
   strip, h('details', {}, h('summary', {}, 'All numbers as a table'), more));
   const fromModel = () => { if (!saving) change(Object.fromEntries(FIELDS.map((key) => [key, model.get(key)])), false); };
   const newData = () => { data = model.get('data'); controls.model.setOptions(names(data.models)); controls.hardware.setOptions(names(data.hardware)); measure.disabled = false; fromModel(); };

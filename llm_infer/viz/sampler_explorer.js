@@ -171,7 +171,7 @@ function render({model, el}) {
   const drawHead = h('div', {class: 'sx-head', 'data-head': 'draw'}, h('h4', {}, 'draw'), h('div', {class: 'sx-draws'}, draws), h('label', {class: 'sx-seed'}, 'seed ', seed));
   const removes = Object.fromEntries([...STAGES, ['draw']].map(([name]) => [name, h('div', {class: 'sx-removes', 'data-removes': name})]));
   const rows = Array.from({length: NUM_ROWS}, (_, i) => {
-    const name = h('button', {type: 'button', class: 'sx-name', onclick: () => pin(i)});
+    const name = h('button', {type: 'button', class: 'sx-name', 'aria-keyshortcuts': 'ArrowUp ArrowDown', onclick: () => pin(i)});
     const cells = [...STAGES, ['draw']].map(([stage]) => h('div', {class: 'sx-cell', 'data-stage': stage, onclick: () => pin(i)}, h('span', {class: 'sx-bar'}), h('span', {class: 'sx-p'})));
     return {el: h('div', {class: 'sx-row', 'data-row': i}, name, cells), name, cells};
   });

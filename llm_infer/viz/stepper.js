@@ -5,7 +5,7 @@ const {floor, ceil, max, min} = Math;
 const KEYFRAME = 32, SMALL = 128, WELL = 166;            // steps between snapshots; larger pools go on a canvas; the pool's height
 const LETTER = {prefill: 'P', chunk: 'C', decode: 'D', verify: 'V'}, WORD = {P: 'prompt', C: 'chunk of a prompt', D: 'decode', V: 'drafts verified'};
 const BLANK = {parts: [], by: new Map(), ...Object.fromEntries(['before', 'during', 'preempted', 'admitted', 'finished', 'running', 'waiting', 'blocks', 'free_tail', 'drafts', 'num_sampled'].map(k => [k, []])),
-  num_tokens: 0, token_budget: 0, sentence: 'Nothing has run yet. Write a prompt below, add it, and run a step.'};
+  num_tokens: 0, token_budget: 0, sentence: 'Nothing has run yet: add a prompt below, and run a step.'};
 const box = (cls, ...kids) => h('div', {class: cls}, kids), bit = (cls, ...kids) => h('span', {class: cls}, kids);
 const many = (n, word) => `${num(n)} ${word}${n === 1 ? '' : 's'}`, about = (list, i) => list.find(e => e.request === i), same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 const visible = text => String(text ?? '?').replaceAll('\n', '↵').replace(/^ +| +$/g, x => '·'.repeat(x.length)) || '∅';
@@ -189,7 +189,7 @@ function render({model, el}) {
   const player = transport({count: total(), ticks: ticks(), onStep: k => { show(k); save(); }}), go = k => { player.stop(); player.set(k); };
 
   // 3: the timeline
-  const time = makeTimeline(root, 'Timeline: requests by steps', (c, i) => { if (c !== null) go(c); else if (i !== null) choose({request: i}); }, i => preview(i === null ? null : {request: i}));
+  const time = makeTimeline(root, 'Timeline', (c, i) => { if (c !== null) go(c); else if (i !== null) choose({request: i}); }, i => preview(i === null ? null : {request: i}));
   const phase = kind => ({background: `var(--li-${kind})`, color: `var(--li-${kind}-ink)`}), key = (cls, words, text, kind) => bit('', h('i', {class: `st-key ${cls}`, style: kind ? phase(kind) : {}}, text), words), wider = () => time.zoom(1.5), narrower = () => time.zoom(1 / 1.5);
   const timeKey = box('st-legend', key('', 'prompt', 'P', 'prefill'), key('', 'chunk of a prompt', 'C', 'chunk'), key('', 'decode', 'D', 'decode'), key('', 'preempted', '✕', 'preempted'), key('st-waits', 'waits'),
     key('st-hit', 'cache hit'), '● ends', bit('st-zoom', button('+', wider, {title: 'Wider steps', key: 'Plus'}), button('−', narrower, {title: 'Narrower steps', key: '-'})));
@@ -265,7 +265,7 @@ function render({model, el}) {
       const vars = {fill: first.fill, ink: first.ink, mix: own.length > 1 ? `linear-gradient(120deg, ${some.map(([i], k) => `${owner(i).fill} ${100 * k / some.length}% ${100 * (k + 1) / some.length}%`)})` : '', ghost: ghost ? owner(ghost[0]).fill : '', n: run.size,
         used: `${100 * end / run.size}%`, old: `${100 * old / run.size}%`};
       for (const [name, value] of Object.entries(vars)) c.style.setProperty(`--${name}`, value ?? '');
-      c.className = `st-block li-move${own.length > 1 ? ' st-shared' : ''}${own.length ? ' st-used' : hash(b) ? ' st-ghost' : ''}${hash(b) ? ' st-cached' : ''}${changed.has(b) ? ' st-now' : ''}`;
+      c.className = `st-block${own.length > 1 ? ' st-shared' : ''}${own.length ? ' st-used' : hash(b) ? ' st-ghost' : ''}${hash(b) ? ' st-cached' : ''}${changed.has(b) ? ' st-now' : ''}`;
       c.dataset.r = own.map(([i]) => i).join(' ');
       c.children[1].textContent = own.length ? own.slice(0, 2).map(([i]) => name(i)).join(' ') : `#${place[b]}`;
       c.children[2].textContent = state.refs[b] > 1 ? `×${state.refs[b]}` : '';
@@ -322,7 +322,7 @@ function render({model, el}) {
     set(head, h('b', {}, `Block ${b}`), ' owner ', own.length ? own.flatMap(([o, k]) => [tag(o), ` at ${k} of its table`]) : 'none', ` · reference count ${state.refs[b]} · hash ${hash(b) ?? 'none'}`,
       place[b] ? ` · place ${place[b]} of ${state.free.length} in the free queue` : '', hash(b) && !own.length ? ', still found by its content' : '');
     set(groups);
-    group(own.length ? i : null, b, end ? `${end} of ${size} positions hold tokens of ${name(i)}` : 'nothing that can be found', slots(b), Array.from({length: end}, (_, k) => token(i, j * size + k, own.length && isNow(i, j * size + k) ? 'st-write' : '')));
+    group(own.length ? i : null, b, end ? `${end} of ${size} positions hold tokens of ${name(i)}` : 'nothing to be found', slots(b), Array.from({length: end}, (_, k) => token(i, j * size + k, own.length && isNow(i, j * size + k) ? 'st-write' : '')));
   }
   function drawArrays() {
     const all = step.parts.flatMap(p => Array.from({length: min(p.count, 96)}, (_, k) => [p.i, p.start + k])).slice(0, 96), width = p => all.filter(c => c[0] === p.i).length, th = name => h('th', {scope: 'row'}, name);
@@ -343,7 +343,7 @@ function render({model, el}) {
     const line = (cell, list) => h('tr', {}, list.map(x => h(cell, {}, x)));
     set(words, h('table', {class: 'li-table'}, line('th', ['request', 'state', 'this step', 'computed', 'known', 'block table']),
       [...state.status.keys()].filter(i => state.status[i]).map(i => line('td', [name(i), state.status[i], run.words(at, i), state.done[i], state.known[i], state.tables[i].join(', ')]))),
-      h('p', {}, `Free queue, next first: ${state.free.slice(0, 64).join(', ')}${state.free.length > 64 ? ', …' : ''}. Changed in this step: ${[...changed].join(', ') || 'none'}.`));
+      h('p', {}, `Free queue, next first: ${state.free.slice(0, 64).join(', ')}${state.free.length > 64 ? ', …' : ''}. Changed: ${[...changed].join(', ')}.`));
   }
 
   // one owner, lit up everywhere; hovering shows, a click pins
@@ -441,14 +441,14 @@ function makeControls({model, root, runs, use, go, at, which}) {
   const row1 = box('li-row', button('Run one step', () => ask('step')), button('Run to the end', () => ask('finish')), prompt, tokens, button('Add request', add), who.el, button('Abort', () => ask('abort', {request: +who.value()})));
   const later = button('Change it from now on', () => ask('limit', change())), row2 = box('li-row', limit.el, ' were ', value, here, button('Run it again', () => ask('branch', change())), later);
   const words = h('p'), names = ['as it ran', 'what if'].map((name, k) => button(name, () => use(k))), lines = names.map((b, k) => makeTimeline(root, `Timeline: ${b.textContent}`, c => { if (c !== null) { if (which() !== k) use(k); go(c); } }));
-  const pair = box('', words, box('st-pair li-stack', names.map((b, k) => box('', b, lines[k].el)))), el = h('details', {class: 'st-controls'}, h('summary', {}, 'What if? Run on, or run again with another limit'), row1, row2, note, pair);
+  const pair = box('', words, box('st-pair li-stack', names.map((b, k) => box('', b, lines[k].el)))), el = h('details', {class: 'st-controls'}, h('summary', {}, 'What if? Run on, or again'), row1, row2, note, pair);
   function refresh() {
     const last = runs[0].steps.at(-1) ?? BLANK, gone = last.finished.map(e => e.request);
     row1.hidden = later.hidden = !model.get('engine');
     for (const row of [row1, row2]) for (const c of row.querySelectorAll('button, input, select')) c.disabled = !live();
     who.setOptions([...last.running, ...last.waiting].filter(i => !gone.includes(i)).map(i => [i, runs[0].name(i)]));
     pair.hidden = !runs[1];
-    if (!live()) say('This needs a running kernel; stepping does not.');
+    if (!live()) say('This needs a running kernel.');
   }
   function compare() {
     const {data, first, words: said, title} = model.get('branch');
