@@ -100,13 +100,12 @@ def page_html(states: dict[str, dict], title: str) -> str:
 
 # %% ../../nbs/70_widgets.ipynb #ee48d12a
 class Widget(AnyWidget):
-    "The base of all widgets: `class X(Widget, name='x')` takes x.js and x.css beside this module, common.js and common.css in them."
+    "The base of all widgets. A subclass sets `_esm` and `_css`, by `widget_source` and `widget_css`; or says `js=` and `css=`, the texts themselves."
     data = traitlets.Dict().tag(sync=True)          # what is drawn: plain JSON, handed over once
     live = traitlets.Bool(False).tag(sync=True)     # does a kernel answer messages?
 
-    def __init_subclass__(cls, name: str | None = None, js: str | None = None, css: str = '', **kwargs):
-        if name: cls._esm, cls._css = widget_source(name), widget_css(name)
-        elif js: cls._esm, cls._css = slim_js(bundle_js(js, _read('common.js'))), slim_css(_read('common.css') + css)
+    def __init_subclass__(cls, js: str | None = None, css: str = '', **kwargs):
+        if js: cls._esm, cls._css = slim_js(bundle_js(js, _read('common.js'))), slim_css(_read('common.css') + css)
         super().__init_subclass__(**kwargs)
 
     def text(self) -> str:
