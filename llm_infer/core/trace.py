@@ -53,11 +53,11 @@ def part_record(part: ScheduledRequest, index: int, block_size: int) -> dict:
 
 def stop_record(scheduler: Scheduler, plan: SchedulerOutput, index: int, request: Request) -> dict:
     "What kept the first waiting request out, with the numbers that decided it where that was memory."
-    record = {'by': plan.admission_stopped_by, 'request': index, 'needed': None, 'free': None, 'promised': None}
+    record = {'by': plan.admission_stopped_by, 'request': index, 'needed': None, 'free': None, 'promised': None, 'shared': None}
     if plan.admission_stopped_by == 'kv blocks':
         hits = scheduler.kv.get_computed_blocks(request)
         record.update(needed=scheduler.kv.num_missing_blocks(request, request.num_tokens, hits), free=plan.num_free_blocks,
-                      promised=plan.num_promised_blocks)
+                      promised=plan.num_promised_blocks, shared=sum(block.ref_count > 0 for block in hits))
     return record
 
 def initial_state(scheduler: Scheduler, index: Mapping[Request, int]) -> dict:
@@ -179,7 +179,8 @@ def note_released(recorder: TraceRecorder, block_ids: list[int]) -> None:
             recorder.tail[block_id] = None
     if recorder.releasing is not None:
         recorder.releasing['blocks'] = block_ids
-        recorder.releasing['still_cached'] = [b for b in block_ids if blocks[b].block_hash is not None]
+        recorder.releasing['freed'] = [b for b in block_ids if blocks[b].ref_count == 0]       # the others stay with whom they are shared
+        recorder.releasing['still_cached'] = [b for b in recorder.releasing['freed'] if blocks[b].block_hash is not None]
         recorder.releasing = None
 
 def note_end(recorder: TraceRecorder, index: int, status: RequestStatus) -> None:
@@ -270,8 +271,9 @@ def tell_preemption(trace: Trace, event: Mapping[str, Any]) -> str:
     needed = 'a block' if event['needed'] == 1 else f'{event["needed"]} blocks'
     free = 'none was free' if event['free'] == 0 else f'only {event["free"]} {"was" if event["free"] == 1 else "were"} free'
     why = 'the youngest' if trace.config['policy'] == 'fcfs' else 'the least urgent'
-    lost, kept = len(event['blocks']), len(event['still_cached'])
-    gave = f'{count_of(lost, "blocks")} released, {kept} still cached'
+    freed, kept, shared = len(event['freed']), len(event['still_cached']), len(event['blocks']) - len(event['freed'])
+    gave = f'{count_of(freed, "blocks")} released, {kept} still cached'
+    if shared: gave += f'; {shared} more it shared, and {"stays" if shared == 1 else "stay"} in use'
     if event['request'] == event['for']: return f'{victim} needed {needed}, {free}, and it is {why} itself, so it was preempted: {gave}.'
     return f'{winner} needed {needed} and {free}, so {victim}, {why}, was preempted: {gave}.'
 
@@ -290,7 +292,8 @@ def tell_stop(trace: Trace, step: Mapping[str, Any]) -> str:
     if by == 'kv blocks':
         needed, free, promised = stop['needed'], stop['free'], stop['promised']
         spoken_for = f', {promised} of them promised to prompts under way' if promised else ''
-        return f'{name} waits: it needs {count_of(needed, "blocks")}, and {free} {"is" if free == 1 else "are"} free{spoken_for}.'
+        beside = f'beside {count_of(stop["shared"], "blocks")} that it can share, ' if stop['shared'] else ''
+        return f'{name} waits: {beside}it needs {count_of(needed, "blocks")}, and {free} {"is" if free == 1 else "are"} free{spoken_for}.'
     reasons = {'max_num_seqs': f'all {count_of(len(step["running"]), "seats")} (max_num_seqs) are taken',
                'token budget': f'what is left of the budget of {step["token_budget"]} tokens is not enough'
                                if step['num_tokens'] < step['token_budget'] else f'the budget of {step["token_budget"]} tokens is spent',
@@ -440,25 +443,25 @@ def part_token_ids(view: StepView, part: Mapping[str, Any]) -> list[int]:
 def view_step(trace: Trace, number: int) -> StepView: return StepView(trace, trace.steps[number - 1], state_at(trace, number))
 
 # %% ../../nbs/23_trace.ipynb #b0e7423d
-def decision_line(trace: Trace, step: Mapping[str, Any]) -> str:
-    "What was decided in a step, and into which blocks, on one line: two runs that decide alike have equal lines."
+def decision_line(trace: Trace, step: Mapping[str, Any], blocks: bool = True) -> str:
+    "What was decided in a step (and into which `blocks`) on one line: two runs that decide alike have equal lines."
     name = lambda i: json.dumps(trace.requests[i]['id'], ensure_ascii=False)
     parts = []
     for p in step['scheduled']:
-        cached = f', {p["num_cached"]} cached in {p["hit_blocks"]}' if p['num_cached'] else ''
-        new = f', new blocks {p["new_blocks"]}' if p['new_blocks'] else ''
+        cached = f', {p["num_cached"]} cached' + (f' in {p["hit_blocks"]}' if blocks else '') if p['num_cached'] else ''
+        new = f', new blocks {p["new_blocks"]}' if p['new_blocks'] and blocks else ''
         limit = f', limited by {p["limited_by"]}' if p['limited_by'] else ''
         parts.append(f'{name(p["request"])} {p["kind"]} {p["num_tokens"]} [{p["start"]}:{p["start"] + p["num_tokens"]}]{cached}{new}{limit}')
     said = [f'{step["num_tokens"]} of {step["token_budget"]} tokens', '; '.join(parts) or 'nobody runs']
-    said += [f'{name(e["request"])} preempted for {name(e["for"])}: {e["needed"]} needed, {e["free"]} free, gave back {e["blocks"]}, '
-             f'still cached {e["still_cached"]}' for e in step['preempted']]
+    said += [f'{name(e["request"])} preempted for {name(e["for"])}' + (f': {e["needed"]} needed, {e["free"]} free, gave back {e["blocks"]}, '
+             f'still cached {e["still_cached"]}' if blocks else '') for e in step['preempted']]
     if step['admitted']: said.append('admitted ' + ', '.join(map(name, step['admitted'])))
     if step['stopped']:
-        numbers = [f'{step["stopped"][k]} {k}' for k in ('needed', 'free', 'promised') if step['stopped'][k] is not None]
+        numbers = [f'{step["stopped"][k]} {k}' for k in ('needed', 'free', 'promised') if blocks and step['stopped'][k] is not None]
         said.append(f'{name(step["stopped"]["request"])} waits ({", ".join([step["stopped"]["by"], *numbers])})')
     said.append(f'running [{", ".join(map(name, step["running"]))}], waiting [{", ".join(map(name, step["waiting"]))}]')
-    if step['evicted']: said.append(f'evicted {step["evicted"]}')
-    return ' | '.join([*said, f'{step["num_used_blocks"]} blocks used'])
+    if blocks: said += [*([f'evicted {step["evicted"]}'] if step['evicted'] else []), f'{step["num_used_blocks"]} blocks used']
+    return ' | '.join(said)
 
 def view_text(view: StepView) -> str:
     "A step as text: the sentence, the parts, the pool, and where each scheduled token goes."
@@ -487,7 +490,7 @@ def event_lines(trace: Trace, events: Sequence[Mapping], indent: str = '') -> li
             told = dict(trace.requests[event['request']])
             told['token_ids'] = told['token_ids'][:told.pop('num_prompt_tokens')]
             del told['finish_reason']
-        else: told = {k: v for k, v in event.items() if k not in ('what', 'blocks', 'still_cached')}
+        else: told = {k: v for k, v in event.items() if k not in ('what', 'blocks', 'freed', 'still_cached')}
         lines.append(f'{indent}{event["what"]} {json.dumps(told, ensure_ascii=False)}')
     return lines
 
@@ -701,11 +704,15 @@ def end_by_stop_strings(player: Player) -> None:
             scheduler.finish_requests(r.request_id, RequestStatus.FINISHED_STOPPED)
 
 def first_difference(one: Trace, other: Trace) -> int | None:
-    "The first step in which two runs decide differently; None where they do not."
-    lines = [[decision_line(t, step).split(' | ', 1)[1] for step in t.steps] for t in (one, other)]
-    differ = next((n for n, (a, b) in enumerate(zip(*lines), 1) if a != b), None)
-    shorter, longer = sorted(map(len, lines))
-    return shorter + 1 if differ is None and shorter < longer else differ
+    """The first step in which two runs decide differently: about who computes what; or, where they agree on all of that, about the
+    blocks. None where they do not. The size of the budget alone is no decision."""
+    for blocks in (False, True):
+        lines = [[decision_line(t, step, blocks).split(' | ', 1)[1] for step in t.steps] for t in (one, other)]
+        differ = next((n for n, (a, b) in enumerate(zip(*lines), 1) if a != b), None)
+        shorter, longer = sorted(map(len, lines))
+        if differ is None and shorter < longer: differ = shorter + 1
+        if differ is not None: return differ
+    return None
 
 # %% ../../nbs/23_trace.ipynb #f2a00806
 def save_trace(trace: Trace, path: str | Path) -> None:
