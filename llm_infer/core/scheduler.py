@@ -419,7 +419,8 @@ def set_limits(scheduler: 'Scheduler', changes: Mapping[str, int | None]) -> Non
 
 # %% ../../nbs/22_scheduler.ipynb #cb2edbea
 def reset_prefix_cache(scheduler: 'Scheduler') -> bool:
-    "Make every block unfindable, while none is in use; returns whether it was done."
+    "Make every block unfindable, while none is in use; returns whether it was done. Raises RuntimeError while a plan is open."
+    check_closed(scheduler)
     pool = scheduler.pool
     if pool.num_used_blocks: return False
     for block in pool.blocks:

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['PART_DEFAULTS', 'request_record', 'request_from_record', 'part_record', 'stop_record', 'initial_state', 'Trace',
-           'TraceRecorder', 'note_released', 'note_end', 'changed_blocks', 'note_plan', 'note_update', 'record',
-           'call_it', 'count_of', 'tell_preemption', 'tell_admission', 'tell_stop', 'tell_work', 'step_sentence',
-           'TraceState', 'initial_trace_state', 'apply_events', 'apply_plan', 'requeue', 'apply_update', 'state_at',
-           'StepView', 'part_positions', 'part_token_ids', 'view_step', 'decision_line', 'view_text', 'event_lines',
-           'trace_text', 'script_from_text', 'read_event', 'read_initial', 'restore', 'UnknownToken', 'Player',
-           'replay_trace', 'trace_from_text', 'branch_config', 'branch_trace', 'play_branch', 'end_by_stop_strings',
-           'first_difference', 'save_trace', 'load_trace', 'wire_part', 'wire_trace']
+           'TraceRecorder', 'note_released', 'note_end', 'changed_blocks', 'leave_out_open_step', 'note_plan',
+           'note_update', 'record', 'call_it', 'count_of', 'tell_preemption', 'tell_admission', 'tell_stop',
+           'tell_work', 'tell_ends', 'step_sentence', 'TraceState', 'initial_trace_state', 'apply_events', 'apply_plan',
+           'requeue', 'apply_update', 'state_at', 'StepView', 'part_positions', 'part_token_ids', 'view_step',
+           'decision_line', 'view_text', 'event_lines', 'trace_text', 'check_size', 'script_from_text', 'read_event',
+           'read_initial', 'restore', 'UnknownToken', 'Player', 'replay_trace', 'trace_from_text', 'branch_config',
+           'branch_trace', 'play_branch', 'stopped_from_outside', 'end_by_stop_strings', 'first_difference',
+           'save_trace', 'check_trace', 'load_trace', 'wire_part', 'wire_trace']
 
 # %% ../../nbs/23_trace.ipynb #b4acc37c
 import json
@@ -25,7 +26,7 @@ from typing import Any
 from ..config import SchedulerConfig
 from .kv_blocks import FreeBlockQueue
 from .request import Request, RequestStatus
-from .scheduler import ScheduledRequest, Scheduler, SchedulerObserver, SchedulerOutput
+from .scheduler import ScheduledRequest, Scheduler, SchedulerObserver, SchedulerOutput, check_closed
 
 # %% ../../nbs/23_trace.ipynb #6b374a7a
 def request_record(request: Request) -> dict:
@@ -67,7 +68,9 @@ def initial_state(scheduler: Scheduler, index: Mapping[Request, int]) -> dict:
     held = [{'request': index[r], 'block_ids': list(r.block_ids), 'num_computed_tokens': r.num_computed_tokens,
              'num_findable_blocks': r.num_findable_blocks, 'num_preemptions': r.num_preemptions, 'status': r.status.name,
              'arrival': r.arrival, 'num_cached_tokens': r.num_cached_tokens, 'num_known_tokens': r.num_tokens} for r in [*scheduler.running, *scheduler.waiting]]
-    return {'blocks': [[b.block_id, b.ref_count, b.block_hash and b.block_hash.hex()] for b in pool.blocks if b.ref_count or b.block_hash],
+    cached = [block for twins in pool.by_hash.values() for block in twins.values()]       # of twins, the first is the one that is found
+    return {'blocks': [[b.block_id, b.ref_count, b.block_hash and b.block_hash.hex()]
+                       for b in [*(b for b in pool.blocks if b.ref_count and not b.block_hash), *cached]],
             'free_queue': None if queue == list(range(pool.num_blocks)) else queue, 'requests': held,
             'running': [index[r] for r in scheduler.running], 'waiting': [index[r] for r in scheduler.waiting],
             'num_arrivals': scheduler.num_arrivals}
@@ -165,6 +168,7 @@ class TraceRecorder(SchedulerObserver):
     def stop(self) -> None:
         "Watch no more. The trace is whole from now on."
         self.scheduler.observers.remove(self)
+        if self.step is not None: leave_out_open_step(self)
         self.trace.final = {**changed_blocks(self), 'running': [self.index[r] for r in self.scheduler.running],
                             'waiting': [self.index[r] for r in self.scheduler.waiting], 'before': self.before}
 
@@ -205,6 +209,15 @@ def changed_blocks(recorder: TraceRecorder) -> dict:
     tail = [b for b in recorder.tail if blocks[b].ref_count == 0]
     recorder.touched, recorder.tail = set(), {}
     return {'blocks': changed, 'evicted': evicted, 'free_tail': tail}
+
+def leave_out_open_step(recorder: TraceRecorder) -> None:
+    "The recording ends in the middle of a step: what is known of it goes to the final state, and the trace ends before it."
+    step, trace = recorder.trace.steps.pop(), recorder.trace
+    trace.note = 'the recording ended in the middle of a step, which is left out'
+    recorder.before = step['before'] + step['during']
+    for b, *_ in step['blocks']: recorder.known[b] = (-1, None)           # so that each counts as changed
+    recorder.touched.update(b for b, *_ in step['blocks'])
+    recorder.tail = {b: None for b in step['free_tail'] if b not in recorder.tail} | recorder.tail
 
 # %% ../../nbs/23_trace.ipynb #49e3a242
 def note_plan(recorder: TraceRecorder, plan: SchedulerOutput) -> None:
@@ -248,8 +261,10 @@ def record(scheduler: Scheduler, *, model: str | None = None, token_text: Callab
            times: bool = True) -> Iterator[Trace]:
     """`with record(scheduler) as trace:` writes down every step of the block; `LLM.record()` is this for an engine.
 
-    `times=False` leaves the milliseconds out, for a trace that is the same each time. Several may watch at once."""
+    `times=False` leaves the milliseconds out, for a trace that is the same each time. Several may watch at once. Raises RuntimeError
+    while a step is open; a step that is open at the end is left out."""
     from llm_infer import __version__
+    check_closed(scheduler)
     trace = Trace('scheduler' if model is None else 'engine', asdict(scheduler.config), model, __version__)
     recorder = TraceRecorder(scheduler, trace, times)
     try: yield trace
@@ -305,12 +320,19 @@ def tell_work(trace: Trace, step: Mapping[str, Any]) -> str:
     "What is computed, where nothing out of the ordinary happened."
     decodes = [part for part in step['scheduled'] if part['kind'] == 'decode']
     said = [f'{call_it(trace, p["request"])} reads {count_of(p["num_tokens"], "tokens")} more of its prompt'
+            if p['start'] < trace.requests[p['request']]['num_prompt_tokens'] else
+            f'{call_it(trace, p["request"])} computes {count_of(p["num_tokens"], "tokens")} of its output again'
             for p in step['scheduled'] if p['kind'] in ('chunk', 'prefill') and p['request'] not in step['admitted']]
     said += [f'{call_it(trace, p["request"])} has {count_of(p["num_drafts"], "drafts")} verified'
              for p in step['scheduled'] if p['kind'] == 'verify']
     if len(decodes) == 1: said.append(f'{call_it(trace, decodes[0]["request"])} decodes one token')
     elif decodes: said.append(f'{len(decodes)} requests decode one token each')
     return (', '.join(said) or 'nobody runs') + '.'
+
+def tell_ends(trace: Trace, events: Sequence[Mapping], when: str) -> list[str]:
+    "Who ended, why, and what it gave back."
+    return [f'{when}{call_it(trace, e["request"])} {"ended" if when else "ends"} ({e["reason"]}) and {"gave" if when else "gives"} back '
+            f'{count_of(len(e["blocks"]), "blocks")}.' for e in events if e.get('what') == 'end']
 
 def step_sentence(trace: Trace, step: Mapping[str, Any]) -> str:
     "What happened in a step and why, made from its events: preemptions first, then who came in, who was kept out, who ended."
@@ -321,9 +343,9 @@ def step_sentence(trace: Trace, step: Mapping[str, Any]) -> str:
     if not said: said.append(tell_work(trace, step))
     if step['stopped'] is not None: said.append(tell_stop(trace, step))
     if step['not_ready']: said.append(f'{call_it(trace, step["not_ready"][0])} is not ready and is passed over.')
-    for event in [*step['during'], *step['finished']]:
-        if event.get('what') == 'end':
-            said.append(f'{call_it(trace, event["request"])} ends ({event["reason"]}) and gives back {count_of(len(event["blocks"]), "blocks")}.')
+    said += tell_ends(trace, [*step['during'], *step['finished']], '')
+    said += tell_ends(trace, step['before'], 'Before this step ')
+    if trace.final and step['step'] == len(trace.steps): said += tell_ends(trace, trace.final['before'], 'After it ')
     if step['cancelled']: said.append('The step was cancelled, and its requests wait again.')
     said = [s[0].upper() + s[1:] if s.startswith(('request ', 'nobody ', 'all ')) else s for s in said]    # an id keeps its case
     return f'Step {step["step"]} of {len(trace.steps)}. {" ".join(said)}'
@@ -440,7 +462,10 @@ def part_token_ids(view: StepView, part: Mapping[str, Any]) -> list[int]:
     start, drafts = part['start'], dict(view.record['drafts']).get(part['request'], [])[:part['num_drafts']]
     return view.trace.requests[part['request']]['token_ids'][start:start + part['num_tokens'] - len(drafts)] + drafts
 
-def view_step(trace: Trace, number: int) -> StepView: return StepView(trace, trace.steps[number - 1], state_at(trace, number))
+def view_step(trace: Trace, number: int) -> StepView:
+    "Step `number` of a trace, opened. Raises ValueError for a step that is not there."
+    state = state_at(trace, number)
+    return StepView(trace, trace.steps[number - 1], state)
 
 # %% ../../nbs/23_trace.ipynb #b0e7423d
 def decision_line(trace: Trace, step: Mapping[str, Any], blocks: bool = True) -> str:
@@ -510,19 +535,27 @@ def trace_text(trace: Trace) -> str:
         lines += event_lines(trace, step['during'], '  ')
         if step['cancelled']: lines.append('  cancelled')
         if step['sampled']: lines.append(f'  sampled {json.dumps(step["sampled"])}')
-        lines += [f'  ends {trace.requests[e["request"]]["id"]} ({e["reason"]}), gives back {e["blocks"]}' for e in step['finished']]
+        lines += [f'  ends {json.dumps(trace.requests[e["request"]]["id"], ensure_ascii=False)} ({e["reason"]}), gives back {e["blocks"]}'
+                  for e in step['finished']]
     lines += event_lines(trace, (trace.final or {}).get('before', ()))
     return '\n'.join(lines) + '\n'
 
 # %% ../../nbs/23_trace.ipynb #9c94f708
+def check_size(trace: Trace, most: int = 10_000_000) -> None:
+    "Raise ValueError for a pool of more than `most` blocks: a text that asks for it must not take all memory."
+    num_blocks = trace.config.get('num_blocks')
+    if isinstance(num_blocks, int) and num_blocks > most: raise ValueError(f'num_blocks must be at most {most}, got {num_blocks}')
+
+# %% ../../nbs/23_trace.ipynb #eba9fca3
 def script_from_text(text: str) -> Trace:
     "A trace of what came from outside only; its steps decide nothing yet. Raises ValueError for a line that cannot be read."
     trace, step, waiting_for = None, None, {'before': [], 'drafts': [], 'not_ready': []}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split('\n'), 1):
         word, _, rest = line.strip().partition(' ')
         try:
             if word == 'trace':
                 trace = Trace(**json.loads(rest))
+                check_size(trace)
                 trace.initial = initial_state(Scheduler(SchedulerConfig(**trace.config)), {})
             elif word == 'initial': read_initial(trace, json.loads(rest))
             elif word == 'step':
@@ -535,8 +568,8 @@ def script_from_text(text: str) -> Trace:
             elif word == 'sampled': step['sampled'] = json.loads(rest)
             elif word == 'cancelled': step['cancelled'] = True
             elif word not in ('ends', ''): raise ValueError(f'no line begins with {word!r}')
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f'line {number} of a trace cannot be read: {line[:80]!r}: {error}') from error
+        except Exception as error:          # whatever somebody's text may cause
+            raise ValueError(f'line {number} of a trace cannot be read: {line[:80]!r}: {type(error).__name__}: {error}'[:300]) from error
     if trace is None: raise ValueError("this is no trace: its first line must begin with 'trace'")
     trace.final = {'before': waiting_for['before']}
     return trace
@@ -595,15 +628,20 @@ class Player:
     def apply(self, event: Mapping[str, Any]) -> None:
         "One event from outside."
         if event['what'] == 'add':
-            i = event['request']
-            self.requests[i] = self.make_request(i)
-            self.scheduler.add_request(self.requests[i])
+            r = self.requests[event['request']] = self.make_request(event['request'])
+            while r.request_id in self.scheduler.requests: r.request_id += '′'     # used twice, and here the first still lives
+            self.scheduler.add_request(r)
         elif event['what'] == 'end':
             status = next(s for s in RequestStatus if s.finish_reason == event['reason'])
             request = self.requests[event['request']]
-            if self.scheduler.requests.get(request.request_id) is request: self.scheduler.finish_requests(request.request_id, status)
-        elif event['what'] == 'limits': self.scheduler.set_limits(**event['changes'])
+            if self.is_alive(request): self.scheduler.finish_requests(request.request_id, status)
+        elif event['what'] == 'limits':
+            changes = dict(event['changes'])
+            if 'max_num_seqs' in changes: changes['max_num_seqs'] = max(changes['max_num_seqs'], len(self.scheduler.running))    # more may run in a branch
+            self.scheduler.set_limits(**changes)
         else: self.scheduler.reset_prefix_cache()
+
+    def is_alive(self, request: Request) -> bool: return self.scheduler.requests.get(request.request_id) is request
 
     def tokens(self, plan: SchedulerOutput) -> dict[str, list[int]]:
         "The next token of each sampled request: the model's, or the one that the recording has at this place."
@@ -640,8 +678,7 @@ def trace_from_text(text: str) -> Trace:
     "The trace of which `text` is the text, decided again by a fresh scheduler. Raises ValueError for text that is no trace."
     script = script_from_text(text)
     try: return replay_trace(script)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise ValueError(f'the text cannot be replayed: {type(error).__name__}: {error}') from error
+    except Exception as error: raise ValueError(f'the text cannot be replayed: {type(error).__name__}: {error}'[:300]) from error
 
 # %% ../../nbs/23_trace.ipynb #a0273efc
 def branch_config(trace: Trace, step: int, changes: Mapping[str, Any]) -> tuple[SchedulerConfig, dict]:
@@ -651,8 +688,8 @@ def branch_config(trace: Trace, step: int, changes: Mapping[str, Any]) -> tuple[
     unknown = [name for name in changes if name not in known]
     if unknown: raise ValueError(f'{unknown[0]!r} is no limit; these are: {", ".join(known)}')
     if step > 1: return SchedulerConfig(**trace.config), dict(changes)
-    occupied = bool(trace.initial['blocks'])
-    fixed = [name for name in ('num_blocks', 'block_size', 'enable_prefix_caching', 'policy') if name in changes]
+    occupied = bool(trace.initial['blocks'] or trace.initial['requests'])
+    fixed = [name for name in ('num_blocks', 'block_size', 'enable_prefix_caching', 'policy', 'max_model_len') if name in changes]
     if occupied and fixed: raise ValueError(f'{fixed[0]} cannot change: the recording began with blocks in use or cached')
     return SchedulerConfig(**{**trace.config, **changes}), {}
 
@@ -660,8 +697,8 @@ def branch_trace(trace: Trace, step: int, changes: Mapping[str, Any], run: Calla
                  make_request: Callable[[int], Request] | None = None) -> Trace:
     """The run as it would have been with `changes` from `step` on; before the first step, any field of SchedulerConfig may change.
 
-    `run(plan)` gives tokens by request id, from a real model; None takes the recorded ones. Raises ValueError for a step or a limit
-    that cannot be."""
+    `run(plan)` gives tokens by request id, from a real model; None takes the recorded ones. Drafts, and steps that were cancelled, are
+    not repeated. Raises ValueError for a step or a limit that cannot be."""
     config, later = branch_config(trace, step, changes)
     make_request = make_request or (lambda i: request_from_record(trace.requests[i]))
     scheduler, requests = restore(trace, config, make_request)
@@ -676,7 +713,7 @@ def branch_trace(trace: Trace, step: int, changes: Mapping[str, Any], run: Calla
 def play_branch(player: Player, step: int, changes: Mapping[str, Any]) -> None:
     "The loop of a branch. Raises UnknownToken where the recording has no more tokens of a request."
     trace, scheduler, requests = player.trace, player.scheduler, player.requests
-    quiet = 0
+    quiet, stopped = 0, stopped_from_outside(trace)
     for number in range(1, 1_000_000):
         recorded = trace.steps[number - 1] if number <= len(trace.steps) else None
         if number == step and changes: scheduler.set_limits(**changes)
@@ -691,17 +728,21 @@ def play_branch(player: Player, step: int, changes: Mapping[str, Any]) -> None:
             if plan.scheduled: scheduler.cancel(plan)
             raise
         scheduler.update(plan, rows)
-        end_by_stop_strings(player)
+        end_by_stop_strings(player, stopped)
         quiet = 0 if plan.scheduled else quiet + 1
         assert quiet < 100, 'nobody runs for a hundred steps'
 
-def end_by_stop_strings(player: Player) -> None:
-    "End what the engine ended in the recording because of its text, once it has as many tokens as then."
-    trace, scheduler = player.trace, player.scheduler
-    for i, r in player.requests.items():
-        record = trace.requests[i]
-        if record['finish_reason'] == 'stop' and r.num_tokens >= len(record['token_ids']) and r.request_id in scheduler.requests:
-            scheduler.finish_requests(r.request_id, RequestStatus.FINISHED_STOPPED)
+def stopped_from_outside(trace: Trace) -> list[int]:
+    "The requests that the engine ended because of their text, in the order in which it did."
+    events = [e for step in trace.steps for e in step['before'] + step['during']] + (trace.final or {'before': []})['before']
+    return [e['request'] for e in events if e['what'] == 'end' and e['reason'] == 'stop']
+
+def end_by_stop_strings(player: Player, stopped: Sequence[int]) -> None:
+    "End those of the `stopped` requests that have as many tokens as when they were ended in the recording."
+    for i in stopped:
+        r = player.requests.get(i)
+        if r is not None and player.is_alive(r) and r.num_tokens >= len(player.trace.requests[i]['token_ids']):
+            player.scheduler.finish_requests(r.request_id, RequestStatus.FINISHED_STOPPED)
 
 def first_difference(one: Trace, other: Trace) -> int | None:
     """The first step in which two runs decide differently: about who computes what; or, where they agree on all of that, about the
@@ -718,17 +759,29 @@ def first_difference(one: Trace, other: Trace) -> int | None:
 def save_trace(trace: Trace, path: str | Path) -> None:
     "Write the trace as JSON."
     data = {f.name: getattr(trace, f.name) for f in fields(Trace) if f.name != 'originals'}
-    Path(path).write_text(json.dumps({'llm_infer_trace': 1, **data}, ensure_ascii=False, separators=(',', ':')), encoding='utf-8')
+    Path(path).write_text(json.dumps({'llm_infer_trace': 1, **data}, separators=(',', ':')), encoding='utf-8')
+
+def check_trace(trace: Trace) -> None:
+    "Raise an error of any kind unless all that a trace is asked for can be answered: its text, its pages, its last state."
+    check_size(trace)
+    SchedulerConfig(**trace.config)
+    if not all(isinstance(x, kind) for x, kind in ((trace.requests, list), (trace.steps, list), (trace.initial, dict), (trace.final, dict))):
+        raise TypeError('requests and steps must be lists, initial and final dicts')
+    trace_text(trace), wire_trace(trace), initial_trace_state(trace)
+    if trace.steps: view_text(view_step(trace, len(trace.steps)))
 
 def load_trace(path: str | Path) -> Trace:
     "A trace that `save` wrote. Raises ValueError for a file that is none."
     try: data = json.loads(Path(path).read_text(encoding='utf-8'))
-    except ValueError as error: raise ValueError(f'{path} holds no trace: {error}') from error
+    except (ValueError, RecursionError) as error: raise ValueError(f'{path} holds no trace: {error}') from error
     if not isinstance(data, dict) or data.pop('llm_infer_trace', None) != 1: raise ValueError(f'{path} holds no trace of version 1')
     names = {f.name for f in fields(Trace)}
     if data.keys() - names: raise ValueError(f'{path}: {sorted(data.keys() - names)} are no parts of a trace')
-    try: return Trace(**{**data, 'token_texts': {int(t): text for t, text in data.get('token_texts', {}).items()}})
-    except (TypeError, ValueError, AttributeError) as error: raise ValueError(f'{path}: {error}') from error
+    try:
+        trace = Trace(**{**data, 'token_texts': {int(t): text for t, text in data.get('token_texts', {}).items()}})
+        check_trace(trace)
+    except Exception as error: raise ValueError(f'{path} holds a damaged trace: {type(error).__name__}: {error}'[:300]) from error
+    return trace
 
 PART_DEFAULTS = {'kind': 'decode', 'num_tokens': 1, 'num_cached': 0, 'hit_blocks': [], 'new_blocks': [], 'limited_by': None,
                  'is_sampled': True, 'num_drafts': 0, 'num_preemptions': 0}
@@ -751,7 +804,7 @@ def wire_trace(trace: Trace) -> dict:
         told['sentence'] = step_sentence(trace, step)
         before = {q: step[q] for q in before}
         steps.append(told)
-    requests = [{k: v for k, v in r.items() if k in ('id', 'num_prompt_tokens', 'token_ids', 'priority', 'max_tokens', 'finish_reason')}
+    requests = [{k: list(v) if k == 'token_ids' else v for k, v in r.items() if k in ('id', 'num_prompt_tokens', 'token_ids', 'priority', 'max_tokens', 'finish_reason')}
                 for r in trace.requests]
     return {'version': 1, 'kind': trace.kind, 'model': trace.model, 'engine_version': trace.engine_version, 'config': trace.config,
             'requests': requests, 'initial': trace.initial, 'steps': steps, 'final': trace.final, 'note': trace.note,

@@ -274,6 +274,8 @@ def branch_engine(engine: 'LLMEngine', trace: Trace, step: int, changes: dict[st
     if any(r.sampling_params.structured_outputs for r in trace.originals):
         raise ValueError('requests with a grammar cannot run again: trace.branch(…) decides again with the recorded tokens')
     config, _ = branch_config(trace, step, changes)
+    longest = engine.scheduler.config.max_model_len
+    if config.max_model_len > longest: raise ValueError(f'max_model_len must be at most {longest}, which this engine was built for, got {config.max_model_len}')
     runner = engine.runner.fresh(config.num_blocks, config.block_size)
     def make_request(i: int) -> Request:
         request, original = request_from_record(trace.requests[i]), trace.originals[i]

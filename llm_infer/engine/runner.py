@@ -7,6 +7,7 @@ __all__ = ['available_ram', 'activation_bytes', 'kv_cache_budget', 'num_kv_block
            'PromptRows', 'sort_rows', 'read_prompt_rows', 'fill_masks', 'masks_in_the_making', 'ModelRunner']
 
 # %% ../../nbs/61_runner.ipynb #433b64c6
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -176,9 +177,13 @@ class ModelRunner:
                           {ids[row]: [entry] for row, entry in sampled.logprobs.items()}, prompt_logprobs)
 
     def fresh(self, num_blocks: int | None = None, block_size: int | None = None) -> 'ModelRunner':
-        "A runner of the same model over an empty cache of its own, by default as large as this one's; no CUDA graphs."
+        """A runner of the same model over an empty cache of its own, by default as large as this one's; no CUDA graphs.
+        Raises ValueError where the memory does not hold a second cache."""
         shape = list(self.kv_cache.shape)
         shape[2:4] = num_blocks or shape[2], block_size or shape[3]
+        needed = math.prod(shape) * self.kv_cache.element_size()
+        available = available_ram() if self.device.type == 'cpu' else torch.cuda.mem_get_info(self.device)[0]
+        if needed > available: raise ValueError(f'a second KV cache needs {needed / 2**30:,.1f} GiB, and {available / 2**30:,.1f} GiB are available')
         model = getattr(self.model, 'model', self.model)          # DecodeGraphs works with one cache only
         return ModelRunner(model, self.kv_cache.new_zeros(shape), type(self.sampler)())
 
