@@ -550,8 +550,8 @@ def ledger_markdown(ledger: 'ShapeLedger') -> str:
 # %% ../../nbs/73_shape_ledger.ipynb #ad45c980
 def ledger_html(ledger: 'ShapeLedger') -> str:
     "The ledger as a table for notebooks: under each line, in grey, what it reads."
-    soft, left, right = 'opacity:.65', 'text-align:left;padding:1px 6px', 'text-align:right;white-space:nowrap;padding:1px 6px'
-    widths = {0: ';max-width:11em', 1: ';max-width:27em;min-width:22em', 2: ';max-width:9em', 8: ';white-space:nowrap'}
+    soft, left, right = 'opacity:.65', 'text-align:left;padding:1px 4px', 'text-align:right;white-space:nowrap;padding:1px 4px'
+    widths = {0: ';max-width:10em', 1: ';max-width:27em;min-width:14em', 2: ';max-width:8em', 8: ';min-width:8em;overflow-wrap:anywhere'}
     td = lambda i, value: f'<td style="{right if 4 <= i <= 7 else left}{widths.get(i, "")}">{value}</td>'
     head = ''.join(f'<th style="{right if 4 <= i <= 7 else left}">{escape(name)}</th>' for i, name in enumerate(COLUMNS))
     body = []
