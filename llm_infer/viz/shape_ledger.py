@@ -564,7 +564,7 @@ def ledger_html(ledger: 'ShapeLedger') -> str:
             values = list(map(escape, values))
             under = stage.note or (shapes(stage.reads, 'symbolic') and 'from ' + shapes(stage.reads, 'symbolic'))
             values[1] += f'<div style="{soft}">{escape(under)}</div>' if under else ''
-            if stage.notebook: values[8] = f'{escape(stage.module)}<div><a href="{stage.notebook}.ipynb">{stage.notebook}</a></div>'
+            if stage.notebook: values[8] = f'{escape(stage.module).replace(".", ".<wbr>")}<div><a href="{stage.notebook}.ipynb">{stage.notebook}</a></div>'
             body.append('<tr>' + ''.join(td(i, v) for i, v in enumerate(values)) + '</tr>')
     shares = ''.join(f'<tr>{td(0, escape(part))}{"".join(td(4, v) for v in (short(w.flops), f"{100 * f:.1f}%", in_bytes(moved), f"{100 * b:.1f}%"))}</tr>'
                      for part, w, moved, f, b in ledger.shares())
