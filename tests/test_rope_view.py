@@ -139,6 +139,7 @@ def test_rope_view_without_kernel(static, tmp_path):
 
 # %% ../nbs/tests/78_rope_view.ipynb #a46b8c90
 def test_rope_view_pins_a_pair(static, tmp_path):
+    import torch
     from llm_infer.viz.rope_view import most_moving, rope_now
     from llm_infer.viz.widget import page_html
     state = stored_view()
@@ -154,6 +155,20 @@ def test_rope_view_pins_a_pair(static, tmp_path):
         expect(view.locator('.li-dial.li-on')).to_have_attribute('data-pair', str(pair))
     usual = most_moving(data, where)
     says(usual, ', which changes the score the most')
+    ranges = (lambda s: s.amax(0) - s.amin(0))(torch.stack([rope_now(data, **{**where, 'at': 0, 'distance': d})[2] for d in range(64)]))
+    most = sorted(ranges.argsort(descending=True)[:8].tolist())
+    shown = lambda: [int(dial.get_attribute('data-pair')) for dial in dials.all() if dial.is_visible()]
+    assert len(most) == 8 and shown() == most and not view.locator('.li-one').is_visible() and not view.locator('.li-bands').is_visible()
+    view.get_by_label('all 32 pairs').check()                                # at first, only those that matter
+    assert shown() == list(range(32)) and view.locator('.li-one').is_visible()
+    least = int(ranges.argmin())
+    dials.nth(least).click()
+    view.get_by_label('all 32 pairs').uncheck()                              # what is pinned is shown
+    assert len(shown()) == 8 and least in shown()
+    view.focus()
+    page.keyboard.press('Escape')
+    assert shown() == most
+    view.get_by_label('all 32 pairs').check()
     dials.nth(9).hover()                                                     # looked at
     says(9)
     view.locator('.li-big').hover()
@@ -168,8 +183,8 @@ def test_rope_view_pins_a_pair(static, tmp_path):
     dials.nth(5).click()
     dials.nth(5).click()                                                     # a second click lets go as well
     expect(dials.nth(5)).to_have_attribute('aria-pressed', 'false')
-    view.locator('summary').click()
-    rows = view.locator('details tbody tr')
+    view.get_by_text('The same as a table').click()
+    rows = view.locator('details .li-table tbody tr')
     expect(rows).to_have_count(32)
     last = rows.nth(31).locator('td').all_text_contents()
     assert last[0] == '31' and abs(float(last[4].replace('−', '-')) - float(shares[31])) < .006

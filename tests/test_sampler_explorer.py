@@ -105,7 +105,13 @@ def test_every_stage_is_the_samplers(static, explored, tmp_path):
 def test_lists_and_bias(static, explored, tmp_path):
     from playwright.sync_api import expect
     page, data = open_page(static, explored, tmp_path), explored[1].data['prompts'][0]
-    page.get_by_role('button', name='neutral').click()
+    button = lambda name: page.get_by_role('button', name=name)
+    expect(button('balanced')).to_have_attribute('aria-pressed', 'true')                   # as it opens; a preset stays marked until something moves
+    set_sliders(page, {'temperature': .75})
+    expect(page.locator('.sx-presets [aria-pressed=true]')).to_have_count(0)
+    button('neutral').click()
+    expect(page.locator('.sx-presets [aria-pressed=true]')).to_have_text('neutral')
+    expect(page.locator('.sx-say')).not_to_contain_text('most of the mass')
     state = {'banned': [], 'allowed': [], 'bias': {}, 'min_tokens': False}
     def compare(): check_bars(page, true_stages(explored, 0, state)[0], data)
     page.locator('.sx-row[data-row="2"] .sx-name').click()

@@ -72,7 +72,7 @@ function render({model, el}) {
   const mode = select({label: 'show', key: 'l', options: [['', 'a text being cut'], ['1', 'a vocabulary being learned']], value: learning ? '1' : '', onChange: (v) => choose({learning: v === '1'})});
   const pickKind = select({label: 'tokenizer', options: kinds.map((t, i) => [String(i), t.name]), value: String(tokenizer), onChange: (v) => choose({tokenizer: Number(v)})});
   const pickText = select({label: 'text', key: '[ ]', options: names(), value: String(text), onChange: (v) => choose({text: Number(v)})});
-  const typed = h('input', {type: 'text', class: 'bp-typed', 'aria-label': 'another text', placeholder: live ? 'type another text' : 'another text needs a running kernel', disabled: !live, onkeydown: (e) => { if (e.key === 'Enter') ask(); e.stopPropagation(); }});
+  const typed = h('input', {type: 'text', class: 'bp-typed', 'aria-label': 'another text', placeholder: live ? 'another text' : 'needs a kernel', title: live ? 'Another text, then Enter' : 'Another text needs a running kernel', disabled: !live, onkeydown: (e) => { if (e.key === 'Enter') ask(); e.stopPropagation(); }});
   const ask = () => { problem.textContent = ''; model.send({ask: 'text', text: typed.value}); }, problem = h('span', {class: 'li-muted'});
   const cut = button('Cut it', ask, {title: 'Cut this text'});
   cut.disabled = !live;
@@ -117,10 +117,10 @@ function render({model, el}) {
     const row = h('div', {class: 'bp-row'}, pieces.flatMap((piece, i) => [
       h('span', {class: `bp-box${chosen !== null && (i === chosen || i === chosen + 1) ? ' bp-chosen' : ''}`}, readable(piece)),
       i < ranks.length ? h('span', {class: `bp-rank${i === chosen ? ' bp-chosen' : ''}`}, ranks[i] === null ? '·' : num(ranks[i])) : '']));
-    left.replaceChildren(row, h('div', {class: 'bp-scroll'}, tree(word, n, state, 540)), h('p', {class: 'li-muted'}, 'The tree of its merges over its bytes; small numbers say in which order. Dotted: still to come.'));
+    left.replaceChildren(row, h('div', {class: 'bp-scroll'}, tree(word, n, state, 540)), h('p', {class: 'li-muted bp-note'}, 'Tree of its merges. Small numbers: in which order. Dotted: still to come.'));
     const pairs = ranks.map((rank, i) => ({rank, i})).filter((p) => p.rank !== null).sort((a, b) => a.rank - b.rank || a.i - b.i);
     rightTitle.textContent = `Pairs that could merge: ${pairs.length} of ${ranks.length}`;
-    right.replaceChildren(pairs.length ? h('table', {class: 'li-table'}, h('thead', {}, h('tr', {}, ['rank', 'pair', 'token'].map((t) => h('th', {}, t)))), h('tbody', {}, pairs.map((p) =>
+    right.replaceChildren(h('p', {class: 'li-muted bp-note'}, 'Rank: when the merge was learned. The lowest merges first.'), pairs.length ? h('table', {class: 'li-table'}, h('thead', {}, h('tr', {}, ['rank', 'pair', 'token'].map((t) => h('th', {}, t)))), h('tbody', {}, pairs.map((p) =>
       h('tr', {class: p.i === chosen ? 'bp-chosen' : null}, h('td', {class: 'li-num'}, num(p.rank)), h('td', {}, `${readable(pieces[p.i])} + ${readable(pieces[p.i + 1])}`), h('td', {}, readable(pieces[p.i] + pieces[p.i + 1]))))))
       : h('p', {class: 'li-muted'}, `None: ${pieces.length === 1 ? 'one piece is left' : 'these pieces are the tokens'}.`));
   }

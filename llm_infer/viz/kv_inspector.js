@@ -101,9 +101,9 @@ function render({model, el}) {
   const pickKind = select({label: 'show', options: [['K', 'K'], ['V', 'V']], onChange: (v) => choose({kind: v})});
   const pickKV = select({label: 'K/V head', options: [], onChange: (v) => choose({head: Number(v) * group()})});
   const pickHead = select({label: 'query head', options: [], onChange: (v) => choose({head: Number(v)})});
-  const root2 = check({label: '√', value: true, onChange: () => draw()});
+  const root2 = check({label: 'enlarge small', value: true, onChange: () => draw()});
   for (const [it, keys] of [[pickLayer, 'ArrowUp ArrowDown'], [pickKind, 'k'], [pickHead, 'h']]) it.el.querySelector('input, select').setAttribute('aria-keyshortcuts', keys);
-  root2.el.title = 'Heights as square roots, so that small weights are told apart';
+  root2.el.title = 'Heights are square roots, so that small weights are told apart';
   const zoom = (by) => { st.w = clamp(st.w * by, 2, 40); layout(); draw(); };
   const refresh = button('Refresh', () => send('refresh'), {title: 'Look at the engine again', key: 'r'});
   const sample = button('Run the sample prompts', () => send('sample'), {title: 'Adds three short requests to this engine and makes a few steps'});
@@ -224,7 +224,7 @@ function render({model, el}) {
     pickHead.setOptions(Array.from({length: group()}, (_, i) => kvHead() * group() + i).map((i) => [String(i), String(i)]));
     pickHead.set(String(st.head));
     if (bar.at() !== st.p) bar.set(st.p);
-    gutter.bars.set(`of ${quote(textOf(st.p))}, head ${st.head}, 0 to 1${root2.value() ? ', √' : ''}`);
+    gutter.bars.set(`of ${quote(textOf(st.p))}, head ${st.head}, ${root2.value() ? '√ of ' : ''}0 to 1`);
     gutter.heads.set(`${data.num_heads} rows; click: choose`);
     gutter.heat.title(st.kind === 'K' ? 'Keys' : 'Values');
     refresh.classList.toggle('li-on', behind > 0);

@@ -1,5 +1,5 @@
 // q and k of two real tokens, turned by the model's own table: a dial for each pair, the score over the distance, and Llama 3.1's scaling.
-import {h, s, mount, transport, bindKeys, slider, select, button, num, clamp, settle} from './common.js';
+import {h, s, mount, transport, bindKeys, slider, select, button, check, num, clamp, settle} from './common.js';
 
 const int16 = (text) => new Int16Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 const fixed = (x, digits = 2) => (x < 0 ? '−' : '') + Math.abs(x).toFixed(digits);
@@ -44,7 +44,7 @@ function dial(pair, label, onPick, onHover) {
   const el = h('button', {type: 'button', class: 'li-dial', 'data-pair': pair, onclick: () => onPick(pair), onmouseenter: () => onHover(pair),
     onmouseleave: () => onHover(null), onfocus: () => onHover(pair), onblur: () => onHover(null)},
   s('svg', {viewBox: `0 0 ${SIZE} ${SIZE + 6}`, 'aria-hidden': 'true'}, s('circle', {cx: C, cy: C, r: R, class: 'li-rim'}), k, q,
-    s('line', {x1: C, x2: C, y1: SIZE, y2: SIZE + 6, class: 'li-rim'}), bar), h('span', {}, label));
+    s('line', {x1: C, x2: C, y1: SIZE, y2: SIZE + 6, class: 'li-rim li-middle'}), bar), h('span', {}, label));
   const point = (line, x, y, largest) => {
     const norm = Math.hypot(x, y), length = norm ? R * Math.sqrt(norm / largest) / norm : 0;
     line.setAttribute('x2', (C + x * length).toFixed(2));
@@ -69,7 +69,8 @@ function round(low, high, count) {
   return out;
 }
 
-const W = 430, H = 170, LEFT = 34, RIGHT = 8, TOP = 8, BOTTOM = 30;
+const NUM_SHOWN = 8;                // dials at first: of the pairs that change the score the most
+const W = 430, H = 340, LEFT = 34, RIGHT = 8, TOP = 8, BOTTOM = 30;
 
 function curve(count, onPick) {
   const x = (d) => LEFT + (W - LEFT - RIGHT) * d / (count - 1), grid = s('g', {}), total = s('polyline', {class: 'li-total'}), one = s('polyline', {class: 'li-one'});
@@ -96,7 +97,7 @@ function curve(count, onPick) {
 
 // Wavelengths before and after scaling, on a logarithmic axis, with the three bands.
 function bands(scaling) {
-  const {before, after, low, high, context, factor} = scaling, top = Math.log10(Math.max(...after) * 2), HB = 140;
+  const {before, after, low, high, context, factor} = scaling, top = Math.log10(Math.max(...after) * 2), HB = 150;
   const x = (i) => LEFT + 6 + (W - LEFT - RIGHT - 100) * i / (before.length - 1), y = (v) => HB - BOTTOM - (HB - TOP - BOTTOM) * Math.log10(v) / top;
   const kind = (v) => (v < context / high ? 'kept' : v > context / low ? `${num(factor)} times slower` : 'blended');
   const band = (from, to, text, fill) => [s('rect', {x: LEFT, width: W - LEFT - RIGHT, y: y(to), height: Math.max(0, y(from) - y(to)), style: `fill: var(${fill})`, class: 'li-band'}),
@@ -116,7 +117,7 @@ function render({model, el}) {
   const root = mount(el, 'rope_view', 'RoPE view');
   const at = {}, NAMES = ['at', 'distance', 'layer', 'head', 'query', 'key', 'pair'];
   for (const name of NAMES) at[name] = model.get(name);
-  let hovered = null, scores = [], shares = [], moving = 0;
+  let hovered = null, scores = [], shares = [], order = [], all = false;
 
   const sentence = h('p', {class: 'li-big', 'aria-live': 'polite'}), detail = h('p', {class: 'li-detail', 'aria-live': 'polite'});
   const change = (name, value) => { at[name] = value; draw(!['at', 'distance', 'pair'].includes(name)); save(); };
@@ -132,40 +133,47 @@ function render({model, el}) {
   const further = (by) => { at.distance = clamp(at.distance + by, 0, distances - 1); far.set(at.distance); change('distance', at.distance); };
   const dials = data.wavelengths.map((w, i) => dial(i, wave(w), (p) => change('pair', at.pair === p ? -1 : p), (p) => { hovered = p; draw(); }));
   const plot = curve(distances, (d) => { far.set(d); change('distance', d); });
-  const table = h('tbody', {});
+  const table = h('tbody', {}), legend = h('span', {});
+  const every = check({label: `all ${half} pairs`, value: false, onChange: (v) => { all = v; draw(); }});
 
   root.append(
-    h('div', {class: 'li-row li-top'}, h('div', {class: 'li-grow'}, sentence), h('span', {class: 'li-badge'}, `real q and k · ${data.model}`)),
-    h('p', {class: 'li-muted li-hint'}, 'Step the position (← →): all hands turn, q and k alike, and the score stays. Change the distance (− +): the score changes.'),
+    h('p', {class: 'li-hint'}, h('b', {}, 'Move both tokens on (← →): the hands turn, the score stays. Move them apart (− +): the score changes.')),
+    h('div', {class: 'li-row li-top'}, h('div', {class: 'li-grow'}, sentence), h('span', {class: 'li-badge', title: data.model}, 'real q and k')),
     bar.el,
     h('div', {class: 'li-row'}, Object.values(fields).map((f) => f.el), far.el, button('−', () => further(-1), {title: 'Key one token nearer', key: '-'}),
       button('+', () => further(1), {title: 'Key one token further away', key: 'Plus'})),
     h('div', {class: 'li-row li-main li-stack'},
-      h('section', {class: 'li-panel li-dials'}, h('h4', {}, 'A dial for each pair: ', h('span', {class: 'li-key-q'}, 'q'), ' and ', h('span', {class: 'li-key-k'}, 'k'),
-        ' turned by their positions; beneath: share of the score, tokens for one turn'), h('div', {class: 'li-grid'}, dials.map((d) => d.el)), detail),
-      h('div', {class: 'li-plots'},
-        h('section', {class: 'li-panel'}, h('h4', {}, `Score q·k / √${data.head_dim} over the distance, `, h('span', {class: 'li-key-one'}, 'one pair\u2019s share')), plot.el),
-        h('section', {class: 'li-panel'}, h('h4', {}, `${data.scaling.name}: `, h('span', {class: 'li-key-before'}, 'before'), ' and ', h('span', {class: 'li-key-after'}, 'after scaling')), bands(data.scaling)))),
+      h('section', {class: 'li-panel li-dials'}, h('div', {class: 'li-row li-head'}, h('h4', {class: 'li-grow'}, 'A dial for a pair of numbers: ', h('span', {class: 'li-key-q'}, 'q'), ' and ',
+        h('span', {class: 'li-key-k'}, 'k'), legend), every.el), h('div', {class: 'li-grid'}, dials.map((d) => d.el)), detail),
+      h('section', {class: 'li-panel li-plots'}, h('h4', {}, `Score q·k / √${data.head_dim} over the distance`, h('span', {class: 'li-of-pair'}, ', ', h('span', {class: 'li-key-one'}, 'this pair\u2019s share'))), plot.el)),
+    h('details', {}, h('summary', {}, `Another model, another question: how ${data.scaling.name.replace('Long contexts, ', '')} slows its slow pairs for long contexts`),
+      h('h4', {}, 'Tokens for one turn of each pair, ', h('span', {class: 'li-key-before'}, 'before'), ' and ', h('span', {class: 'li-key-after'}, 'after scaling')), bands(data.scaling)),
     h('details', {}, h('summary', {}, 'The same as a table'), h('table', {class: 'li-table'}, h('thead', {}, h('tr', {}, ['pair', 'tokens for one turn', 'q', 'k', 'share'].map((t) => h('th', {}, t)))), table)));
 
   function draw(anew = false) {
     if (anew || !scores.length) {
-      const all = Array.from({length: distances}, (_, d) => parts(at, d, 0));     // only the distance counts: the key may as well stand at 0
-      scores = all.map((p) => p.score);
-      shares = all.map((p) => p.shares);
+      const far = Array.from({length: distances}, (_, d) => parts(at, d, 0));     // only the distance counts: the key may as well stand at 0
+      scores = far.map((p) => p.score);
+      shares = far.map((p) => p.shares);
       const ranges = dials.map((_, i) => { const own = shares.map((x) => x[i]); return Math.max(...own) - Math.min(...own); });
-      moving = ranges.indexOf(Math.max(...ranges));
+      order = ranges.map((_, i) => i).sort((a, b) => ranges[b] - ranges[a]);
     }
     const now = parts(at, at.at + at.distance, at.at), largest = (v) => Math.max(1e-9, ...dials.map((_, i) => Math.hypot(v[i], v[i + half])));
     const most = {q: largest(now.a), k: largest(now.b)}, mostShare = Math.max(1e-9, ...now.shares.map(Math.abs));
-    const shown = hovered ?? (at.pair >= 0 ? at.pair : moving), d = at.distance, best = scores.indexOf(Math.max(...scores));
+    const shown = hovered ?? (at.pair >= 0 ? at.pair : order[0]), d = at.distance, best = scores.indexOf(Math.max(...scores));
+    const few = order.slice(0, NUM_SHOWN);
+    if (at.pair >= 0 && !few.includes(at.pair)) few[few.length - 1] = at.pair;
+    root.classList.toggle('li-few', !all);
+    root.classList.toggle('li-one-pair', all || at.pair >= 0 || hovered !== null);
+    legend.textContent = all ? '; beneath: share of the score, tokens for one turn' : '; beneath: tokens for one turn';
     dials.forEach((one, i) => {
+      one.el.hidden = !all && !few.includes(i);
       one.show(now.a, now.b, half, most, now.shares[i], mostShare);
       one.el.classList.toggle('li-on', i === shown);
       one.el.setAttribute('aria-pressed', String(i === at.pair));
     });
     plot.show(scores, shares.map((x) => x[shown]), d);
-    const ending = d === best ? `the most of all distances to ${distances - 1}` : `it would be ${fixed(scores[best])} at distance ${best}`;
+    const ending = d === best ? 'higher than at any other distance' : `at distance ${best} it would be ${fixed(scores[best])}`;
     sentence.textContent = `${JSON.stringify(data.tokens[at.query])} at ${at.at + d} looks ${d} back at ${JSON.stringify(data.tokens[at.key])} at ${at.at}: score ${fixed(now.score)}, ${ending}.`;
     const turn = (360 * d / data.wavelengths[shown]) % 360, xy = (v) => `(${fixed(v[shown])}, ${fixed(v[shown + half])})`;
     detail.textContent = `Pair ${shown}, numbers ${shown} and ${shown + half}${at.pair === shown ? ', pinned' : at.pair < 0 && hovered === null ? ', which changes the score the most' : ''}: once round in ${wave(data.wavelengths[shown])} tokens, `

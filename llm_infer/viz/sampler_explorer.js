@@ -138,7 +138,7 @@ function sentence(d, p, stages) {
   if (!stages.top_p) return `${after}, temperature 0 takes the likeliest token, ${greedy}: nothing is cut, nothing is drawn.`;
   const last = stages.top_p, about = last.items.some((item) => item.i < 0 && item.keep > 0 && item.keep < item.n) ? 'about ' : '';
   const most = ['lists', 'bias', 'min_p', 'top_k', 'top_p'].filter((n) => stages[n].removed).sort((a, b) => stages[b].mass - stages[a].mass)[0];
-  const cut = most ? ` ${STAGES.find(([n]) => n === most)[1]} removes most of the mass, ${pct(stages[most].mass)}%.` : ' Nothing is removed.';
+  const cut = most ? ` ${STAGES.find(([n]) => n === most)[1]} removes the most, ${pct(stages[most].mass)}% of the mass.` : ' Nothing is removed.';
   return `${after}, ${about}${num(last.kept)} of ${num(d.vocab)} tokens can be drawn; greedy would take ${greedy}, which has ${g < 0 ? 0 : pct(last.probs[g])}% now.${cut}`;
 }
 
@@ -176,6 +176,7 @@ function render({model, el}) {
     return {el: h('div', {class: 'sx-row', 'data-row': i}, name, cells), name, cells};
   });
   const others = [h('div', {class: 'sx-other'}), ...[...STAGES, ['draw']].map(([name]) => h('div', {class: 'sx-cell', 'data-other': name}, h('span', {class: 'sx-bar'}), h('span', {class: 'sx-p'})))];
+  const full = h('div', {class: 'sx-removes', title: 'All columns have one scale, though their widths differ: a bar across its column is this much'});
   const say = h('p', {class: 'li-big sx-say', 'aria-live': 'polite'}), strip = h('div', {class: 'li-panel sx-strip'}), code = h('code', {class: 'li-mono sx-code'}), more = h('div', {class: 'sx-more'});
   const promptName = (x, i) => [String(i), `…${(x.prompt + x.output).replaceAll('\n', '⏎').slice(-28)}`.replace(/^…(?=.{0,27}$)/, '')];
   const choose = select({label: 'after', options: data.prompts.map(promptName), value: String(at), onChange: (v) => { at = Number(v); moved(); save(); }});
@@ -184,6 +185,8 @@ function render({model, el}) {
   const ask = (prompt, output) => { say.textContent = 'The model runs…'; model.send({ask: 'prompt', prompt, output}); };
   const presets = Object.keys(PRESETS).map((name) => button(name, () => change({...OFF, bias: {}, banned: [], allowed: [], min_tokens: false, ...PRESETS[name]})));
 
+  const plain = () => !p.min_tokens && !p.banned.length && !p.allowed.length && Object.values(p.bias).every((b) => !b);
+  const isPreset = (preset) => plain() && Object.entries({...OFF, ...preset}).every(([k, v]) => Math.abs(p[k] - v) < 1e-9);
   const pin = (i) => { pinned = i; setControls(); draw(); };
   const moved = () => { pinned = 0; p = {...p, bias: {}, banned: [], allowed: []}; forget(); setControls(); draw(); };
   function drawMany(n) {
@@ -195,6 +198,7 @@ function render({model, el}) {
     biasSlider.set(p.bias[pinnedId()] ?? 0);
     minTokens.set(p.min_tokens);
     seed.value = p.seed;
+    presets.forEach((node, i) => node.setAttribute('aria-pressed', String(isPreset(Object.values(PRESETS)[i]))));
     choose.set(String(at));
     deny.disabled = !d().bans[pinnedId()];
     deny.setAttribute('aria-pressed', String(p.banned.includes(pinnedId())));
@@ -212,6 +216,7 @@ function render({model, el}) {
     stages = runStages(x, p);
     say.textContent = sentence(x, p, stages);
     const scale = Math.max(...STAGES.map(([name]) => Math.max(...(stages[name]?.probs.slice(0, rowsShown) ?? [0]))));
+    full.replaceChildren('full column:', h('br', {}), `${pct(scale)}% or more`);
     for (let i = 0; i < NUM_ROWS; i++) {
       const {el: row, name, cells} = rows[i];
       row.hidden = i >= rowsShown;
@@ -272,7 +277,7 @@ function render({model, el}) {
   root.append(say, h('div', {class: 'li-row sx-top'}, choose.el, model.get('live') ? [typed, goOn] : null, h('span', {class: 'sx-presets'}, presets)),
     h('div', {class: 'sx-scroll'}, h('div', {class: 'sx-grid'},
       h('div', {class: 'sx-row sx-heads'}, h('div', {class: 'sx-head'}, h('h4', {}, 'token, %')), STAGES.map(([name]) => heads[name]), drawHead),
-      h('div', {class: 'sx-row sx-sub'}, h('div', {class: 'sx-removes'}), Object.values(removes)),
+      h('div', {class: 'sx-row sx-sub'}, full, Object.values(removes)),
       h('div', {class: 'sx-body', 'aria-keyshortcuts': 'ArrowUp ArrowDown'}, rows.map((row) => row.el)), h('div', {class: 'sx-row sx-others'}, others))),
     strip, code, details);
   const newState = () => { if (saving) return; p = {...p, ...model.get('state')}; forget(); setControls(); draw(); };

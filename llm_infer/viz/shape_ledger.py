@@ -550,8 +550,8 @@ def ledger_markdown(ledger: 'ShapeLedger') -> str:
 # %% ../../nbs/73_shape_ledger.ipynb #ad45c980
 def ledger_html(ledger: 'ShapeLedger') -> str:
     "The ledger as a table for notebooks: under each line, in grey, what it reads."
-    soft, left, right = 'opacity:.65', 'text-align:left;padding:1px 6px', 'text-align:right;white-space:nowrap;padding:1px 6px'
-    widths = {0: ';max-width:11em', 1: ';max-width:27em;min-width:22em', 2: ';max-width:9em', 8: ';white-space:nowrap'}
+    soft, left, right = 'opacity:.65', 'text-align:left;padding:1px 4px', 'text-align:right;white-space:nowrap;padding:1px 4px'
+    widths = {0: ';max-width:10em', 1: ';max-width:27em;min-width:14em', 2: ';max-width:8em', 8: ';min-width:8em;overflow-wrap:anywhere'}
     td = lambda i, value: f'<td style="{right if 4 <= i <= 7 else left}{widths.get(i, "")}">{value}</td>'
     head = ''.join(f'<th style="{right if 4 <= i <= 7 else left}">{escape(name)}</th>' for i, name in enumerate(COLUMNS))
     body = []
@@ -564,7 +564,7 @@ def ledger_html(ledger: 'ShapeLedger') -> str:
             values = list(map(escape, values))
             under = stage.note or (shapes(stage.reads, 'symbolic') and 'from ' + shapes(stage.reads, 'symbolic'))
             values[1] += f'<div style="{soft}">{escape(under)}</div>' if under else ''
-            if stage.notebook: values[8] = f'{escape(stage.module)}<div><a href="{stage.notebook}.ipynb">{stage.notebook}</a></div>'
+            if stage.notebook: values[8] = f'{escape(stage.module).replace(".", ".<wbr>")}<div><a href="{stage.notebook}.ipynb">{stage.notebook}</a></div>'
             body.append('<tr>' + ''.join(td(i, v) for i, v in enumerate(values)) + '</tr>')
     shares = ''.join(f'<tr>{td(0, escape(part))}{"".join(td(4, v) for v in (short(w.flops), f"{100 * f:.1f}%", in_bytes(moved), f"{100 * b:.1f}%"))}</tr>'
                      for part, w, moved, f, b in ledger.shares())

@@ -5,6 +5,8 @@ const two = (x) => (x === null || x === undefined ? '−∞' : x.toFixed(2).repl
 const three = (x) => x.toFixed(3).replace('-', '−');
 const shown = (text) => text.replace(/ /g, '␣').replace(/\n/g, '⏎');
 
+const WORDS = [['m', 'running max'], ['l', 'running sum of exp(s − m)'], ['acc', 'the same sum of values'], ['f', 'shrinks l and acc when m rises'], ['lse', 'm + log l'], ['splits', 'parts read side by side']];
+
 // A vector as a strip of cells: blue above zero, orange below, pale near it.
 function strip(values, most, dim, pick) {
   return h('div', {class: 'ts-strip', role: 'img', 'aria-label': values ? `${values.length} numbers` : 'nothing yet',
@@ -15,7 +17,7 @@ function strip(values, most, dim, pick) {
 
 // The chart of the row: a bar per key, blocks above, tokens below, the running max as a staircase.
 function chart(data, row, run, at, pinned, on) {
-  const n = row.scores.length, width = 880, left = 34, cell = (width - left - 2) / n, top = 22, height = 84, bottom = top + height;
+  const n = row.scores.length, width = 880, left = 34, cell = (width - left - 2) / n, top = 22, height = 66, bottom = top + height;
   const low = Math.min(...row.scores), high = Math.max(...row.scores), span = high - low || 1;
   const x = (i) => left + i * cell, y = (v) => bottom - 6 - ((v - low) / span) * (height - 12);
   const taken = new Map();
@@ -63,6 +65,7 @@ function render({model, el}) {
   root.append(h('div', {class: 'ts-top'}, says, h('span', {class: 'li-badge'}, `recorded · ${data.model ?? 'model'}`)), bar.el,
     h('div', {class: 'li-row ts-controls'}, pickRow.el, sizes.el, cuts.el, other),
     h('section', {class: 'li-panel'}, h('h4', {}, `Scores of the query “${shown(data.texts.at(-1))}” over its ${data.texts.length} cached keys, read block by block; the line is the running max m`), picture, detail),
+    h('p', {class: 'ts-words li-muted'}, WORDS.map(([name, words], i) => [i ? ' · ' : '', h('b', {}, name), ` ${words}`])),
     h('div', {class: 'ts-two li-stack'}, h('section', {class: 'li-panel'}, h('h4', {}, 'This step in numbers'), formulas), h('section', {class: 'li-panel'}, h('h4', {}, 'What is kept'), states)),
     h('section', {class: 'li-panel'}, memory), h('details', {}, h('summary', {}, 'All steps as a table'), all));
 
@@ -134,9 +137,9 @@ function render({model, el}) {
     detail.textContent = about(pinned ?? hovered);
     formulas.replaceChildren(num_splits > 1 && at <= r.rounds.length ? h('p', {class: 'li-muted'}, `split ${focus}: click another at the right`) : '', numbers());
     states.replaceChildren(kept());
-    const meter = (name, n, of) => [h('span', {class: 'ts-meter-name'}, name), h('span', {class: 'li-bar ts-meter'}, h('span', {class: 'li-move', style: {width: `${100 * n / of}%`, background: 'var(--li-o4)'}})), h('span', {class: 'li-mono ts-bytes'}, bytes(n))];
-    memory.replaceChildren(h('b', {}, 'Bytes of scores moved'), ...meter('op by op', seen * data.bytes.row, full * data.bytes.row), ...meter('tiled', 0, 1),
-      h('span', {class: 'li-muted'}, `all heads and rows: ${bytes(data.bytes.prompt)} a layer`));
+    const meter = (name, n, of, why = '') => [h('span', {class: 'ts-meter-name'}, name), h('span', {class: 'li-bar ts-meter'}, h('span', {class: 'li-move', style: {width: `${100 * n / of}%`, background: 'var(--li-o4)'}})), h('span', {class: 'ts-bytes'}, h('span', {class: 'li-mono'}, bytes(n)), why)];
+    memory.replaceChildren(h('b', {}, 'Scores moved'), ...meter('op by op', seen * data.bytes.row, full * data.bytes.row), ...meter('tiled', 0, 1, ', never written'),
+      h('span', {class: 'li-muted'}, `whole layer op by op: ${bytes(data.bytes.prompt)}`));
     all.replaceChildren(h('thead', {}, h('tr', {}, h('th', {}, 'step'), h('th', {}, 'what happens'))), h('tbody', {}, r.says.map((words, i) => h('tr', {class: i === at ? 'ts-here' : null}, h('td', {}, String(i + 1)), h('td', {}, words)))));
   }
   const step = (list, value, way) => list[clamp(list.indexOf(value) + way, 0, list.length - 1)];
