@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['ENGINE_OPTIONS', 'SAMPLING_OPTIONS', 'STRUCTURE_OPTIONS', 'COUNT_OPTIONS', 'EXAMPLES', 'add_options', 'text_or_file',
-           'make_structure', 'make_engine', 'make_params', 'read_prompts', 'as_json', 'as_text', 'generate',
-           'read_lines', 'chat', 'stream_answer', 'fetch', 'info', 'demo', 'ShowVersion', 'build_parser', 'main']
+           'schema_text', 'make_structure', 'make_engine', 'make_params', 'read_prompts', 'as_json', 'as_text',
+           'generate', 'read_lines', 'chat', 'stream_answer', 'fetch', 'info', 'demo', 'ShowVersion', 'build_parser',
+           'main']
 
 # %% ../nbs/67_cli.ipynb #5c9dc412
-import argparse, json, sys
+import argparse, json, os, sys
 from pathlib import Path
 
 # %% ../nbs/67_cli.ipynb #7126dfd7
@@ -45,6 +46,12 @@ def text_or_file(value: str) -> str:
     "The text itself, or what the file after an @ holds. Raises OSError, ValueError."
     return Path(value[1:]).read_text(encoding='utf-8') if value.startswith('@') else value
 
+def schema_text(value: str) -> str:
+    "The text of `--json-schema`. Raises OSError; ValueError, which tells of files, for what can be no schema since these are JSON objects."
+    if value.startswith('@') or value.lstrip().startswith('{'): return text_or_file(value)
+    why = f'for that file write @{value}' if os.path.isfile(value) else f'there is no file {value}'
+    raise ValueError(f'--json-schema takes a JSON object, or @ and the name of a file: {why}')
+
 def make_structure(args: argparse.Namespace):
     "The `StructuredOutputsParams` that the options describe, or None. Raises ValueError that names what is wrong, or that there are two."
     given = {name: getattr(args, name) for name in STRUCTURE_OPTIONS if hasattr(args, name)}
@@ -52,7 +59,7 @@ def make_structure(args: argparse.Namespace):
     if len(given) > 1: raise ValueError('an answer has one form; got ' + ' and '.join('--' + name.replace('_', '-') for name in given))
     from llm_infer.sampling.grammar import StructuredOutputsParams
     (name, value), = given.items()
-    if name in ('json_schema', 'grammar'): value = text_or_file(value)
+    if name in ('json_schema', 'grammar'): value = (schema_text if name == 'json_schema' else text_or_file)(value)
     return StructuredOutputsParams(**{'json' if name == 'json_schema' else name: value})
 
 # %% ../nbs/67_cli.ipynb #cd20b29c

@@ -34,9 +34,10 @@ STYLE = (Path(__file__).parent / 'site_pages.css').read_text() + (
 # ---- one notebook
 
 def mathml(tex, display):
-    "A formula as MathML. ValueError where a command is not understood."
+    "A formula as MathML. ValueError where it is not understood."
     tex = re.sub(r'\\text\{[^}]*\}', lambda m: m[0].replace('\\_', '_'), tex).replace('\\arg', '\\operatorname{arg}')
-    made = latex2mathml.converter.convert(tex, display=display)
+    try: made = latex2mathml.converter.convert(tex, display=display)
+    except Exception as error: raise ValueError(f'the formula {tex!r} is not understood: {error or type(error).__name__}') from error
     if '\\' in made: raise ValueError(f'the formula {tex!r} has a command that is not understood')
     return made
 
@@ -49,6 +50,10 @@ class Renderer(IPythonRenderer):
 
     def inline_math(self, body): return mathml(body, 'inline')
     def block_math(self, body): return mathml(body, 'block')
+
+    def heading(self, text, level, **attrs):
+        "A heading, with `<math>` under its own name: what puts the anchor in would write it as `<ns0:math>`, which no browser draws."
+        return super().heading(text.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', ''), level, **attrs)
 
     def link(self, text, url, title=None): return super().link(re.sub(r'</?a\b[^>]*>', '', text), url, title)
 
@@ -109,12 +114,15 @@ def relative(page, target):
 
 
 class Page:
-    "A notebook, and where its page stands."
+    "A notebook, and where its page stands. ValueError for one without a title, or that is no notebook; it names the file."
     def __init__(self, path):
         self.path, self.html = path, path.relative_to(root).with_suffix('.html')
-        self.nb = nbformat.read(path, as_version=4)
-        first = self.nb.cells[0].source
-        self.title = re.match(r'# (.*)', first)[1].replace('`', '')
+        try: self.nb = nbformat.read(path, as_version=4)
+        except (OSError, ValueError) as error: raise ValueError(f'{path.relative_to(root)}: not a notebook: {error!s:.200}') from error
+        first = self.nb.cells[0].source if self.nb.cells else ''
+        title = re.match(r'# +(\S.*)', first)
+        if not title: raise ValueError(f'{path.relative_to(root)}: the first cell must begin with a title, "# …"; ' + (f'it is {first!r:.60}' if self.nb.cells else 'there are no cells'))
+        self.title = title[1].replace('`', '')
         quote = re.search(r'^(?:> .*\n?)+', first, re.M)
         self.summary = re.sub(r'^> ', '', quote[0], flags=re.M).replace('\n', ' ').strip() if quote else ''
         self.number = path.stem.split('_')[0] if path.parent != root else ''
@@ -179,7 +187,8 @@ class Site:
         "Write all pages under `out`; returns how many widgets live in them."
         self.num_widgets = 0
         for page in self.pages:
-            made = self.page(page)
+            try: made = self.page(page)
+            except Exception as error: raise ValueError(f'{page.path.relative_to(root)}: {error or type(error).__name__}') from error
             (out / page.html).parent.mkdir(parents=True, exist_ok=True)
             (out / page.html).write_text(made, encoding='utf-8')
         if self.pages[0].chapter:
@@ -193,8 +202,10 @@ def main():
     parser.add_argument('--out', type=Path, default=root / '_site')
     args = parser.parse_args()
     paths = [p.resolve() for p in args.notebooks] or [p for p in (root / 'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts] + [root / 'index.ipynb']
-    site = Site(paths)
-    widgets = site.write(args.out)
+    try:
+        site = Site(paths)
+        widgets = site.write(args.out)
+    except ValueError as error: sys.exit(f'site_pages: {error}')
     print(f'{len(site.pages)} pages, {widgets} widgets that live without a kernel: python3 -m http.server -d {os.path.relpath(args.out)}')
 
 

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['EXAMPLES', 'CORPUS', 'word_data', 'replay', 'text_data', 'text_ids', 'training_data', 'text_sentences',
-           'readable_word', 'training_sentences', 'plot_merges', 'spoken', 'bpe_data', 'BPEStepper']
+           'readable_word', 'training_sentences', 'plot_merges', 'spoken', 'bpe_data', 'check_texts', 'check_view',
+           'BPEStepper']
 
 # %% ../../nbs/77_bpe_stepper.ipynb #9e2847b9
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from ..model.default_model import resolve_model
 from ..text.bpe import BPE, BPETrainer, MergeStep, count_words, readable, split_words
-from .widget import Widget, traitlets, widget_css, widget_source
+from .widget import Widget, check_whole, traitlets, widget_css, widget_source
 
 # %% ../../nbs/77_bpe_stepper.ipynb #9167fa5b
 def word_data(bpe: BPE, word: str) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def replay(word: Mapping[str, Any]) -> list[MergeStep]:
 
 # %% ../../nbs/77_bpe_stepper.ipynb #68813835
 def text_data(bpe: BPE, text: Any, max_bytes: int = 2000) -> dict[str, Any]:
-    "The words of a text with their merges. Raises ValueError for a lone surrogate, or for more than `max_bytes` bytes."
+    "The words of a text with their merges. Raises TypeError, ValueError for a lone surrogate, or for more than `max_bytes` bytes."
     if not isinstance(text, str): raise TypeError(f'text must be a string, got {type(text).__name__}')
     try: num_bytes = len(text.encode())
     except UnicodeEncodeError: raise ValueError(f'not valid Unicode, it has a lone surrogate: {text!r:.80}') from None
@@ -144,19 +145,36 @@ def bpe_data(tokenizers: Mapping[str, BPE], texts: Sequence[str], training: Mapp
                            for name, bpe in tokenizers.items()]}
 
 # %% ../../nbs/77_bpe_stepper.ipynb #ed3c9040
+def check_texts(texts: Any, corpus: Any) -> list[str]:
+    "One text or several, as a list. Raises TypeError or ValueError that names what is no text."
+    if isinstance(texts, str): texts = [texts]
+    if not isinstance(texts, (list, tuple)): raise TypeError(f'texts must be a string or a list of strings, got {type(texts).__name__}')
+    if not texts: raise ValueError('texts must hold at least one text')
+    if not isinstance(corpus, str): raise TypeError(f'corpus must be a string, got {type(corpus).__name__}')
+    return list(texts)
+
+def check_view(choice: Mapping[str, Any], num_texts: Sequence[int]) -> None:
+    "Raises ValueError or TypeError for a `choice` that is not there; `num_texts`: the number of texts of each tokenizer."
+    if set(choice) != {'tokenizer', 'text', 'learning'}: raise ValueError(f"choice must have 'tokenizer', 'text' and 'learning', got {choice!r}")
+    number = check_whole("choice['tokenizer']", choice['tokenizer'], 0, len(num_texts) - 1)
+    check_whole("choice['text']", choice['text'], 0, num_texts[number] - 1)
+    if not isinstance(choice['learning'], bool): raise TypeError(f"choice['learning'] must be True or False, got {choice['learning']!r}")
+
+# %% ../../nbs/77_bpe_stepper.ipynb #d6dfe40d
 class BPEStepper(Widget):
     """Merges of a text, one by one, by a BPE tokenizer, and the learning of a small one: `BPEStepper()`.
 
     `model`: whose tokenizer.json is shown first, by default the default model's; `texts`: what to cut; `corpus`: what the small
-    one learns its `num_merges` merges from. Raises ValueError for a tokenizer.json that `BPE` does not do, and for texts over 2,000 bytes."""
+    one learns its `num_merges` merges from; `at`: the state to begin with, or the last one. Raises ValueError for a tokenizer.json that
+    `BPE` does not do, for texts over 2,000 bytes, and for numbers and choices that are not there."""
     _esm, _css = widget_source('bpe_stepper'), widget_css('bpe_stepper')
-    at = traitlets.Int(0).tag(sync=True)             # the state shown, from 0
+    at = traitlets.Int(0, min=0).tag(sync=True)      # the state shown, from 0
     choice = traitlets.Dict().tag(sync=True)         # {'tokenizer': …, 'text': …, 'learning': bool}
 
     def __init__(self, model: str | Path | None = None, texts: Sequence[str] = EXAMPLES, corpus: str = CORPUS, num_merges: int = 40,
                  at: int = 6):
-        if isinstance(texts, str): texts = [texts]
-        if not texts: raise ValueError('texts must hold at least one text')
+        texts = check_texts(texts, corpus)
+        for name, value in (('num_merges', num_merges), ('at', at)): check_whole(name, value, 0)
         bpe, training = BPE.from_file(resolve_model(model) / 'tokenizer.json'), training_data([corpus], num_merges)
         fresh = BPE(training['vocab'], training['merges'])
         self.bpes, self.more = [bpe, fresh], [[], []]          # and the texts that were typed later
@@ -165,6 +183,11 @@ class BPEStepper(Widget):
         self.choice = {'tokenizer': 0, 'text': 0, 'learning': False}
         self.at = min(at, len(self.shown['says']) - 1)
         self.on_msg(self.answer)
+
+    @traitlets.validate('choice')
+    def _check(self, proposal: Any) -> dict[str, Any]:
+        check_view(proposal['value'], [len(one['texts']) + len(more) for one, more in zip(self.data['tokenizers'], self.more)])
+        return proposal['value']
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -181,6 +204,7 @@ class BPEStepper(Widget):
 
     def text(self) -> str:
         name = 'learning' if self.choice['learning'] else self.data['tokenizers'][self.choice['tokenizer']]['name']
-        says, at = self.shown['says'], self.at
+        says = self.shown['says']
+        at = min(self.at, len(says) - 1)
         near = range(max(0, at - 3), min(len(says), at + 4))
         return '\n'.join([f'BPEStepper: {name}, state {at} of {len(says) - 1}', *(f'{"→" if i == at else " "} {says[i]}' for i in near)])

@@ -113,13 +113,21 @@ def op_costs(config: ModelConfig, query_lens: Sequence[int], seq_lens: Sequence[
 # %% ../../nbs/75_roofline.ipynb #95a30a8f
 @dataclass(frozen=True)
 class Hardware:
-    "A machine's ceilings: bytes a second, FLOPs a second by dtype; the memory it has in bytes, 0 where that is not told."
+    """A machine's ceilings: bytes a second, FLOPs a second by dtype; the memory it has in bytes, 0 where that is not told.
+
+    Raises ValueError for a ceiling of 0 or less, under which nothing ever ends, TypeError for one that is no number."""
     name: str
     bandwidth: float
     float32: float
     bfloat16: float
     memory: float = 0.
     source: str = ''
+
+    def __post_init__(self):
+        for name in ('bandwidth', 'float32', 'bfloat16'):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)): raise TypeError(f'{name} must be a number, got {value!r}')
+            if not 0 < value < float('inf'): raise ValueError(f'{name} must be above 0 and finite, got {value}')
 
     def peak(self, dtype: str) -> float:
         if dtype not in DTYPES: raise ValueError(f'dtype must be one of {", ".join(DTYPES)}; got {dtype!r}')
@@ -236,10 +244,12 @@ def roofline_data(models: Mapping[str, ModelConfig], hardware: Sequence[Hardware
 
 # %% ../../nbs/75_roofline.ipynb #eefde359
 def roofline_choice(what: str, given: Any, listed: dict[str, Any], name: str = 'yours') -> str:
-    "The name of the given model or machine, which is put into `listed` if it is no name. Raises ValueError for an unknown name."
+    "The name of the given model or machine, which is put into `listed` if it is no name. Raises ValueError for an unknown name, TypeError."
     if isinstance(given, str):
         if given not in listed: raise ValueError(f'{what} must be one of {", ".join(listed)}, or an object; got {given!r}')
         return given
+    kind = ModelConfig if what == 'model' else Hardware
+    if not isinstance(given, kind): raise TypeError(f'{what} must be a {kind.__name__} or one of {", ".join(listed)}; got {given!r}')
     found = next((key for key, value in listed.items() if value == given), getattr(given, 'name', name))
     listed[found] = given
     return found
@@ -263,6 +273,11 @@ class RooflineExplorer(Widget):
         super().__init__(model=names[0], hardware=names[1], live=True, **settings)
         self._send_data()
         self.on_msg(self._answer)
+
+    @traitlets.validate('model', 'hardware')
+    def _check(self, proposal: Any) -> str:
+        name = proposal['trait'].name
+        return roofline_choice(name, proposal['value'], self._models if name == 'model' else self._hardware)
 
     def _send_data(self) -> None: self.data = roofline_data(self._models, list(self._hardware.values()))
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LLAMA_31', 'capture_qk', 'score_curve', 'most_sensitive', 'pack', 'unpack', 'scaling_data', 'rope_data', 'rope_now',
-           'opening', 'most_moving', 'rope_text', 'RoPEView', 'draw_dials', 'draw_bands', 'plot_rope']
+           'opening', 'most_moving', 'rope_text', 'check_places', 'RoPEView', 'draw_dials', 'draw_bands', 'plot_rope']
 
 # %% ../../nbs/78_rope_view.ipynb #e7e8804b
 import base64
@@ -21,7 +21,7 @@ from ..engine.step_batch import StepBatch
 from ..kernels.rope import apply_rope, rope_inv_freq
 from ..model import llama
 from ..model.llama import Llama, new_kv_cache
-from .widget import Widget, traitlets, widget_css, widget_source
+from .widget import Widget, check_engine, check_whole, traitlets, widget_css, widget_source
 
 # %% ../../nbs/78_rope_view.ipynb #0ba46740
 @torch.inference_mode()
@@ -85,6 +85,7 @@ def scaling_data(config: ModelConfig, name: str) -> dict[str, Any]:
 # %% ../../nbs/78_rope_view.ipynb #8cd3678f
 def rope_data(llm: LLMEngine, prompt: Any = 'The cat sat on the mat', num_layers: int = 3, num_tokens: int = 6) -> dict[str, Any]:
     "What RoPEView draws. Raises ValueError for a prompt of which there are several, TypeError for a model of another kind."
+    check_engine('RoPEView', llm)
     model = llm.runner.model.model if isinstance(llm.runner.model, DecodeGraphs) else llm.runner.model
     if not isinstance(model, Llama): raise TypeError(f'RoPEView shows {Llama.__name__} models, got a model of type {type(model).__name__}')
     asked = check_call(llm, prompt, None, None)
@@ -149,10 +150,21 @@ def rope_text(data: Mapping[str, Any], where: Mapping[str, int]) -> str:
     return '\n'.join(lines + [f'  pair {i:2}: once round in {data["wavelengths"][i]:,.1f} tokens, share {float(shares[i]):+.2f}' for i in order])
 
 # %% ../../nbs/78_rope_view.ipynb #5ad438cd
+def check_places(data: Mapping[str, Any], where: Mapping[str, Any]) -> None:
+    "Raises TypeError for a name that no selection has or a value that is no whole number, ValueError for a place that is not in `data`."
+    last_start, num_tokens = data['num_starts'] - 1, len(data['tokens'])
+    most = {'at': last_start, 'distance': data['num_positions'] - 1 - last_start, 'layer': len(data['layers']) - 1, 'head': data['num_heads'] - 1,
+            'query': num_tokens - 1, 'key': num_tokens - 1, 'pair': data['rotary_dim'] // 2 - 1}
+    for name, value in where.items():
+        if name not in most: raise TypeError(f'RoPEView has no {name!r}; it has {", ".join(most)}')
+        check_whole(name, value, -1 if name == 'pair' else 0, most[name])
+
+# %% ../../nbs/78_rope_view.ipynb #702b307f
 class RoPEView(Widget):
     """Dials, scores over the distance, and scaling, for real q and k of `prompt`'s last tokens.
 
-    `at` is the key's position, `at + distance` the query's; `layer` and the tokens are places in `data`; `pair` -1: none is pinned."""
+    `at` is the key's position, `at + distance` the query's; `layer` and the tokens are places in `data`; `pair` -1: none is pinned.
+    Raises ValueError or TypeError for what is not there."""
     _esm, _css = widget_source('rope_view'), widget_css('rope_view')
     at = traitlets.Int(0).tag(sync=True)
     distance = traitlets.Int(0).tag(sync=True)
@@ -164,7 +176,13 @@ class RoPEView(Widget):
 
     def __init__(self, llm: LLMEngine, prompt: Any = 'The cat sat on the mat', **where: int):
         data = rope_data(llm, prompt)
+        check_places(data, where)
         super().__init__(data=data, **{**opening(data), **where})
+
+    @traitlets.validate('at', 'distance', 'layer', 'head', 'query', 'key', 'pair')
+    def _check(self, proposal: Any) -> int:
+        check_places(self.data, {proposal['trait'].name: proposal['value']})
+        return proposal['value']
 
     def where(self) -> dict[str, int]:
         "What is selected."
@@ -209,6 +227,7 @@ def plot_rope(source: LLMEngine | Mapping[str, Any], prompt: Any = 'The cat sat 
     "RoPEView as a matplotlib figure. `source`: an engine, or what `rope_data` gave for it; `where` as the widget's selection."
     from matplotlib import pyplot as plt
     data = source if isinstance(source, Mapping) else rope_data(source, prompt)
+    check_places(data, where)
     where = {**opening(data), **where}
     pair = where.pop('pair')
     q, k, shares, score = rope_now(data, **where)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STAGES', 'BAR', 'NUM_NAMED', 'NUM_ROWS', 'SLIDERS', 'next_logits', 'sampler_request', 'sampler_stages',
            'stage_report', 'plot_sampler', 'rest_bars', 'banned_with', 'next_token_data', 'explored_params',
-           'check_prompts', 'SamplerExplorer']
+           'check_prompts', 'check_state', 'SamplerExplorer']
 
 # %% ../../nbs/74_sampler_explorer.ipynb #c298b804
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ from ..sampling.params import SamplingParams
 from ..sampling.processors import (CountTable, apply_bad_words, apply_bitmask, apply_logit_bias, apply_min_tokens,
                                            apply_penalties, bad_word_ids)
 from ..sampling.sampler import SamplingTensors, apply_min_p, apply_temperature, keep_top_reference
-from .widget import Widget, traitlets, widget_css, widget_source
+from .widget import Widget, check_engine, check_whole, traitlets, widget_css, widget_source
 
 # %% ../../nbs/74_sampler_explorer.ipynb #bd4fe500
 def next_logits(llm: Any, token_ids: Sequence[int]) -> Float[Tensor, "vocab_size"]:
@@ -89,6 +89,7 @@ def stage_report(stages: Mapping[str, Float[Tensor, "vocab_size"]]) -> dict[str,
 def plot_sampler(llm: Any, prompt: str, params: SamplingParams | None = None, output: str = '', num_tokens: int = 12) -> Any:
     "The next token's distribution after each stage of the sampler, as a matplotlib Figure. `output`: what was generated so far."
     import matplotlib.pyplot as plt
+    check_engine('plot_sampler', llm, tokenizer=True)
     params, tokenizer = params or SamplingParams(temperature=.8, min_p=.02, top_k=20, top_p=.9), llm.tokenizer
     prompt_ids, output_ids = tokenizer.encode(prompt), tokenizer.encode(output, add_special_tokens=False) if output else []
     logits = next_logits(llm, [*prompt_ids, *output_ids])
@@ -140,6 +141,7 @@ NUM_NAMED, NUM_ROWS = 256, 40
 
 def next_token_data(llm: Any, prompt: str, output: str = '') -> dict[str, Any]:
     "What the widget needs to know of one next token: the named tokens with their raw logits, the bars of the rest, what has been said."
+    check_engine('SamplerExplorer', llm, tokenizer=True)
     tokenizer = llm.tokenizer
     prompt_ids, output_ids = tokenizer.encode(prompt), tokenizer.encode(output, add_special_tokens=False) if output else []
     logits = next_logits(llm, [*prompt_ids, *output_ids])
@@ -159,11 +161,13 @@ def next_token_data(llm: Any, prompt: str, output: str = '') -> dict[str, Any]:
 SLIDERS = {'temperature': 1., 'min_p': 0., 'top_k': 0, 'top_p': 1., 'repetition_penalty': 1., 'frequency_penalty': 0., 'presence_penalty': 0.}
 
 def explored_params(state: Mapping[str, Any], data: Mapping[str, Any]) -> SamplingParams:
-    "The SamplingParams that the widget's sliders stand for, at the next token that `data` describes."
+    "The SamplingParams that the widget's sliders stand for, at the next token that `data` describes. Raises ValueError."
     text = dict(zip(data['ids'], data['texts']))
     given = {name: state.get(name, off) for name, off in SLIDERS.items()}
     given['top_k'] = int(given['top_k'])
     bias = {int(i): b for i, b in state.get('bias', {}).items() if b}
+    strange = [i for i in state.get('banned', []) if i not in text]
+    if strange: raise ValueError(f'banned must be tokens that are named at this prompt, got the id {strange[0]!r}')
     return SamplingParams(**given, seed=state.get('seed', 0), max_tokens=None, min_tokens=data['num_output'] + 1 if state.get('min_tokens') else 0,
                           allowed_token_ids=state.get('allowed') or None, logit_bias=bias or None,
                           bad_words=[text[i].strip() for i in state.get('banned', [])] or None)
@@ -181,10 +185,24 @@ def check_prompts(prompts: Any) -> list[tuple[str, str]]:
     return [tuple(pair) for pair in pairs]
 
 # %% ../../nbs/74_sampler_explorer.ipynb #0871ae26
+def check_state(state: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    "Raises ValueError or TypeError for a state that names what is not there, or a token that the next token of `data` does not have."
+    names = [*SLIDERS, 'seed', 'bias', 'banned', 'allowed', 'min_tokens']
+    unknown = sorted(set(state) - set(names))
+    if unknown: raise ValueError(f'state has no {unknown[0]!r}; it has {", ".join(names)}')
+    for name, kind in (('bias', Mapping), ('banned', (list, tuple)), ('allowed', (list, tuple))):
+        given = state.get(name, {} if name == 'bias' else [])
+        if not isinstance(given, kind): raise TypeError(f'{name} must be a {"dict" if name == "bias" else "list"} of token ids, got {given!r}')
+        for i in given:                                         # JSON has only strings as keys
+            check_whole(f'a token id in {name}', int(i) if isinstance(i, str) and i.isdecimal() else i, 0, data['vocab'] - 1)
+    explored_params(state, data)
+
+# %% ../../nbs/74_sampler_explorer.ipynb #c37ef117
 class SamplerExplorer(Widget):
     """The next token's distribution after every stage of the sampler, with a slider for each, and the draw.
 
-    `prompt`: one, or a list of prompts and of (prompt, output so far), to choose from. `state` holds the sliders."""
+    `prompt`: one, or a list of prompts and of (prompt, output so far), to choose from. `state` holds the sliders.
+    Raises ValueError or TypeError for what is out of range or not there, and for an engine without a tokenizer."""
     _esm, _css = widget_source('sampler_explorer'), widget_css('sampler_explorer')
     at = traitlets.Int(0).tag(sync=True)
     state = traitlets.Dict().tag(sync=True)
@@ -200,10 +218,26 @@ class SamplerExplorer(Widget):
         super().__init__(data={'prompts': shown}, state=state, live=True)
         self.on_msg(self._answer)
 
+    @traitlets.validate('state', 'at')
+    def _check(self, proposal: Any) -> Any:
+        "Refuses what is not there, and tells the page too."
+        name, value = proposal['trait'].name, proposal['value']
+        try: check_whole('at', value, 0, len(self.data['prompts']) - 1) if name == 'at' else check_state(value, self.shown())
+        except (TypeError, ValueError) as error:
+            self.send({'error': str(error)})
+            raise
+        return value
+
+    @traitlets.observe('at')
+    def _moved(self, change: Any) -> None:
+        "Another next token: what was banned stays so if it is named there too."
+        ids = self.data['prompts'][self.at]['ids']
+        if set(self.state.get('banned', ())) - set(ids): self.state = {**self.state, 'banned': [i for i in self.state['banned'] if i in ids]}
+
     def _answer(self, widget: Any, content: Mapping, buffers: Any) -> None:
         "The front end asks for another prompt."
         if content.get('ask') != 'prompt': return
-        try: shown = next_token_data(self._llm, *check_prompts([(content['prompt'], content.get('output', ''))])[0])
+        try: shown = next_token_data(self._llm, *check_prompts([(content.get('prompt'), content.get('output', ''))])[0])
         except (ValueError, TypeError, RuntimeError) as error: return self.send({'error': str(error)})
         self.data = {'prompts': [*self.data['prompts'], shown]}
         self.at = len(self.data['prompts']) - 1

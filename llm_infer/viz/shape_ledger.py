@@ -634,6 +634,7 @@ def shape_ledger(llm: LLMEngine, prompt: Any = None, sampling_params: Any = None
     if prompt is None and not llm.scheduler.has_unfinished_requests(): raise ValueError('nothing to run: give a prompt, or add a request to the engine first')
     recorder, mailbox, states = Recorder(), {}, []
     asked = [] if prompt is None else check_call(llm, prompt, sampling_params, None)
+    if prompt is not None and not asked: raise ValueError('nothing to run: the list of prompts is empty')
     arrivals = llm._num_arrivals, llm.scheduler.num_arrivals
     try:
         with HeldInterrupts():

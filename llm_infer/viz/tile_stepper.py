@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['PROMPT', 'AttentionCall', 'watch_attention', 'record_decode', 'score_row', 'score_bytes', 'TileState', 'empty_state',
            'TileStep', 'take_tile', 'split_ranges', 'finish_tiles', 'TileRun', 'run_tiles', 'rounded', 'run_data',
-           'tile_sentence', 'run_sentences', 'row_data', 'check_row', 'tiles_data', 'plot_tiles', 'TileStepper']
+           'tile_sentence', 'run_sentences', 'row_data', 'check_row', 'tiles_data', 'plot_tiles', 'first_rows',
+           'check_sizes', 'check_view', 'TileStepper']
 
 # %% ../../nbs/76_tile_stepper.ipynb #26087201
 import math
@@ -24,7 +25,7 @@ from ..engine.llm_engine import LLMEngine
 from ..kernels.attention import read_context
 from ..kernels.flash_decoding import merge_splits_reference
 from ..sampling.params import SamplingParams
-from .widget import Widget, traitlets, widget_css, widget_source
+from .widget import Widget, check_engine, check_whole, traitlets, widget_css, widget_source
 
 # %% ../../nbs/76_tile_stepper.ipynb #6d3958b9
 class AttentionCall(NamedTuple):
@@ -220,9 +221,8 @@ def row_data(layer: int, call: AttentionCall, head: int, texts: Sequence[str], t
 
 # %% ../../nbs/76_tile_stepper.ipynb #0c09dbbe
 def check_row(calls: Sequence[AttentionCall], layer: int, head: int) -> None:
-    "Raises ValueError for a layer or a head that is not in the recorded step."
-    for name, value, count in (('layer', layer, len(calls)), ('head', head, len(calls[0].q))):
-        if not 0 <= value < count: raise ValueError(f'{name} must be from 0 to {count - 1}, got {value}')
+    "Raises ValueError or TypeError for a layer or a head that is not in the recorded step."
+    for name, value, count in (('layer', layer, len(calls)), ('head', head, len(calls[0].q))): check_whole(name, value, 0, count - 1)
 
 def tiles_data(llm: LLMEngine, calls: Sequence[AttentionCall], texts: Sequence[str], rows: Sequence[tuple[int, int]],
                tile_sizes: Sequence[int], splits: Sequence[int]) -> dict[str, Any]:
@@ -274,20 +274,46 @@ PROMPT = ('The capital of France is Paris. The capital of Italy is Rome. The cap
           'The capital of Egypt is Cairo. The capital of Norway is Oslo. The capital of Poland is Warsaw. The capital of Japan is')
 
 # %% ../../nbs/76_tile_stepper.ipynb #df64814e
+def first_rows(num_layers: int, num_heads: int) -> list[tuple[int, int]]:
+    "Layers and heads to begin with: three of the default model with something to see, or what lies at their heights in another model."
+    return list(dict.fromkeys((layer * num_layers // 30, min(head, num_heads - 1)) for layer, head in ((14, 1), (11, 1), (17, 3))))
+
+def check_sizes(rows: Any, tile_sizes: Any, splits: Any) -> None:
+    "Raises ValueError or TypeError unless there are pairs of layer and head, and sizes of 1 or more."
+    for name, given in (('rows', rows), ('tile_sizes', tile_sizes), ('splits', splits)):
+        if not isinstance(given, (list, tuple)): raise TypeError(f'{name} must be a list, got {given!r}')
+        if not given: raise ValueError(f'{name} must hold one or more, got {given!r}')
+    for row in rows:
+        if not isinstance(row, (list, tuple)) or len(row) != 2: raise ValueError(f'rows must be pairs of layer and head, got {row!r}')
+    for name, given in (('tile_sizes', tile_sizes), ('splits', splits)):
+        for value in given: check_whole(name, value, 1)
+
+def check_view(choice: Mapping[str, Any], num_rows: int, tile_sizes: Sequence[int], splits: Sequence[int]) -> None:
+    "Raises ValueError or TypeError for a `choice` of a row, tile size or number of splits that there is no run of."
+    if set(choice) != {'row', 'tile_size', 'num_splits'}: raise ValueError(f"choice must have 'row', 'tile_size' and 'num_splits', got {choice!r}")
+    check_whole("choice['row']", choice['row'], 0, num_rows - 1)
+    for name, sizes in (('tile_size', tile_sizes), ('num_splits', splits)):
+        if choice[name] not in sizes: raise ValueError(f'choice[{name!r}] must be one of {", ".join(map(str, sizes))}; got {choice[name]!r}')
+
+# %% ../../nbs/76_tile_stepper.ipynb #a998d597
 class TileStepper(Widget):
     """Online softmax, tile by tile, over one row of a real decode step, whole or in splits: `TileStepper(llm)`.
 
-    `prompt` is what the model reads first; the row is that of the token it then writes. `rows`: pairs of layer and head.
+    `prompt` is what the model reads first; the row is that of the token it then writes. `rows`: pairs of layer and head, by default `first_rows`.
     Raises ValueError for a busy engine, and for layers, heads, tile sizes or splits that are not there."""
     _esm, _css = widget_source('tile_stepper'), widget_css('tile_stepper')
-    at = traitlets.Int(0).tag(sync=True)             # the step shown, from 0
+    at = traitlets.Int(0, min=0).tag(sync=True)      # the step shown, from 0
     choice = traitlets.Dict().tag(sync=True)         # {'row': …, 'tile_size': …, 'num_splits': …}
 
-    def __init__(self, llm: LLMEngine, prompt: Any = PROMPT, rows: Sequence[tuple[int, int]] = ((14, 1), (11, 1), (17, 3)),
+    def __init__(self, llm: LLMEngine, prompt: Any = PROMPT, rows: Sequence[tuple[int, int]] | None = None,
                  tile_sizes: Sequence[int] = (4, 8, 16, 32), splits: Sequence[int] = (1, 2, 4)):
+        check_engine('TileStepper', llm)
+        check_sizes([(0, 0)] if rows is None else rows, tile_sizes, splits)
         token_ids, self.calls = record_decode(llm, prompt)
+        rows = first_rows(len(self.calls), len(self.calls[0].q)) if rows is None else rows
         for layer, head in rows: check_row(self.calls, layer, head)
-        self.texts, self.sizes = [llm.tokenizer.decode([i]) for i in token_ids], (tuple(tile_sizes), tuple(splits))
+        self.texts = [llm.tokenizer.decode([i]) if llm.tokenizer else f'#{i}' for i in token_ids]
+        self.sizes = tuple(tile_sizes), tuple(splits)
         self.more = []                               # rows asked for later
         super().__init__(data=tiles_data(llm, self.calls, self.texts, rows, *self.sizes), live=True)
         tile_size = tile_sizes[min(1, len(tile_sizes) - 1)]
@@ -295,6 +321,11 @@ class TileStepper(Widget):
         rises = [i for i, tiles in enumerate(self.run['rounds']) if i and tiles[0]['factor'] < 1]
         self.at = rises[0] if rises else 0           # opens where something shrinks
         self.on_msg(self.answer)
+
+    @traitlets.validate('choice')
+    def _check(self, proposal: Any) -> dict[str, Any]:
+        check_view(proposal['value'], len(self.data['rows'] + self.more), *self.sizes)
+        return proposal['value']
 
     @property
     def shown(self) -> dict[str, Any]: return (self.data['rows'] + self.more)[self.choice['row']]
@@ -309,8 +340,8 @@ class TileStepper(Widget):
 
     def answer(self, widget: Any, content: Mapping[str, Any], buffers: Any) -> None:
         if content.get('ask') != 'row': return
-        try: self.more.append(self.row(int(content['layer']), int(content['head'])))
-        except (KeyError, TypeError, ValueError) as error: self.send({'error': str(error)})
+        try: self.more.append(self.row(content.get('layer'), content.get('head')))
+        except (TypeError, ValueError) as error: self.send({'error': str(error)})
         else: self.send({'row': self.more[-1]})
 
     def text(self) -> str:

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['PAGE', 'bundle_js', 'slim_js', 'slim_css', 'widget_source', 'widget_css', 'in_script', 'widget_scripts', 'page_html',
-           'Widget', 'page_state']
+           'check_whole', 'check_engine', 'Widget', 'page_state']
 
 # %% ../../nbs/70_widgets.ipynb #c3739616
 import html, json, re
 from pathlib import Path
+from typing import Any
 
 # %% ../../nbs/70_widgets.ipynb #148eb2a9
 try:
@@ -99,6 +100,19 @@ def page_html(states: dict[str, dict], title: str) -> str:
     return PAGE.format(title=html.escape(title), body=body, scripts=widget_scripts(states))
 
 # %% ../../nbs/70_widgets.ipynb #ee48d12a
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    "`value`, if it is a whole number from `least` to `most`. Raises TypeError or ValueError that says what is allowed."
+    if isinstance(value, bool) or not isinstance(value, int): raise TypeError(f'{name} must be a whole number, got {value!r}')
+    if value < least or most is not None and value > most:
+        raise ValueError(f'{name} must be {f"{least} or more" if most is None else f"from {least} to {most}"}, got {value}')
+    return value
+
+def check_engine(what: str, llm: Any, tokenizer: bool = False) -> None:
+    "Raises TypeError for what is no engine, ValueError for an engine without the tokenizer that `what` needs."
+    if not hasattr(llm, 'add_request'): raise TypeError(f'{what} needs an LLM or another engine, got {type(llm).__name__}')
+    if tokenizer and llm.tokenizer is None: raise ValueError(f'{what} needs a tokenizer, and this engine has none')
+
+# %% ../../nbs/70_widgets.ipynb #ffc2c6d8
 class Widget(AnyWidget):
     "The base of all widgets. A subclass sets `_esm` and `_css`, by `widget_source` and `widget_css`; or says `js=` and `css=`, the texts themselves."
     data = traitlets.Dict().tag(sync=True)          # what is drawn: plain JSON, handed over once
@@ -107,6 +121,15 @@ class Widget(AnyWidget):
     def __init_subclass__(cls, js: str | None = None, css: str = '', **kwargs):
         if js: cls._esm, cls._css = slim_js(bundle_js(js, _read('common.js'))), slim_css(_read('common.css') + css)
         super().__init_subclass__(**kwargs)
+
+    def __init__(self, **values):
+        "Sets traits. Raises TypeError for a keyword that names none, ValueError for a value that its trait refuses."
+        cls = type(self)
+        unknown = sorted(set(values) - set(cls.class_trait_names())) if hasattr(cls, 'class_traits') else ()       # there is none without anywidget
+        if unknown: raise TypeError(f'{cls.__name__} has no {unknown[0]!r}; it has {", ".join(sorted(page_state(cls.class_traits(sync=True))))}')
+        try: super().__init__(**values)
+        except ImportError: raise                                                      # that there is no anywidget, and so no TraitError
+        except traitlets.TraitError as error: raise ValueError(str(error)) from None
 
     def text(self) -> str:
         "What the widget shows, in words."
