@@ -230,7 +230,7 @@ def try_what_if(lab, root):
     expect(root.locator('.li-badge')).to_contain_text('what if')
     root.get_by_role('button', name='as it ran').click()
     expect(root.locator('.st-sentence')).to_have_text(lab.kernel('print(trace.step(15).sentence)'))
-    root.get_by_label('What if').select_option('max_num_seqs')
+    root.get_by_label('What if', exact=True).select_option('max_num_seqs')
     expect(root.get_by_label('new limit')).to_have_value('4')                 # as it is now
     expect(root.locator('.st-pair')).to_be_visible()
     root.get_by_label('new limit').fill('0')
