@@ -30,10 +30,11 @@ except ImportError:
 # %% ../../nbs/70_widgets.ipynb #71a5e0c1
 def used_parts(common: str, source: str) -> str:
     "Of `common`, the definitions at its left margin whose names are in `source`, and those that they need."
-    parts, named = re.split(r'^(?=(?:export )?(?:const|function) \w)', common, flags=re.M), re.compile(r'(?:export )?(?:const|function) (\w+)')
+    named = re.compile(r'(?:export )?(?:const|function) (\w+)')
+    parts = re.split(r'^(?=(?:export )?(?:const|function) \w)', common, flags=re.M)
     kept = {0}
     while True:
-        text = source + ''.join(parts[k] for k in kept)
+        text = re.sub(r'^\s*//.*', '', '\n'.join([source, *(parts[k] for k in kept)]), flags=re.M)      # a comment needs nothing
         more = {k for k, part in enumerate(parts) if k and re.search(rf'\b{named.match(part)[1]}\b', text)}
         if more <= kept: return ''.join(parts[k] for k in sorted(kept))
         kept |= more
