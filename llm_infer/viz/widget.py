@@ -126,9 +126,7 @@ class Widget(AnyWidget):
     live = traitlets.Bool(False).tag(sync=True)     # does a kernel answer messages?
 
     def __init_subclass__(cls, js: str | None = None, css: str = '', **kwargs):
-        if js:
-            cls._esm = slim_js(bundle_js(js, _read('common.js')))
-            cls._css = slim_css(used_style(_read('common.css'), cls._esm + css) + css)
+        if js: cls._esm, cls._css = slim_js(bundle_js(js, _read('common.js'))), slim_css(_read('common.css') + css)
         super().__init_subclass__(**kwargs)
 
     def text(self) -> str:
