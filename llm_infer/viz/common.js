@@ -160,8 +160,8 @@ function tickMarks(ticks, count, go) {
     const place = Math.round((tick.at / Math.max(1, count - 1)) * 120), old = places.get(place);
     if (!old || order.indexOf(tick.kind) < order.indexOf(old.kind)) places.set(place, tick);
   }
-  return [...places.values()].map(({at, kind}) => h('span', {class: 'li-tick', 'data-kind': kind, 'data-at': at, 'aria-hidden': 'true',
-    title: kind, style: {left: `calc(8px + (100% - 16px) * ${at / Math.max(1, count - 1)})`}, onclick: () => go(at)}, TICKS[kind] ?? '▪'));
+  return [...places.values()].map(({at, kind, title = kind}) => h('span', {class: 'li-tick', 'data-kind': kind, 'data-at': at, 'aria-hidden': 'true',
+    title, style: {left: `calc(8px + (100% - 16px) * ${at / Math.max(1, count - 1)})`}, onclick: () => go(at)}, TICKS[kind] ?? '▪'));
 }
 
 // First, back, play, next, last; a number to type; a slider with marks; speed; `?`. onStep(at) on every change, 0 <= at < count.

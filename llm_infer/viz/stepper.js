@@ -2,7 +2,7 @@
 import {h, mount, transport, bindKeys, select, button, num, clamp, owner, color, onTheme, tip, settle} from './common.js';
 
 const {floor, ceil, max, min} = Math;
-const KEYFRAME = 32, SMALL = 128, WELL = 166;            // steps between snapshots; larger pools go on a canvas; the pool's height
+const KEYFRAME = 32, SMALL = 128, WELL = 156;            // steps between snapshots; larger pools go on a canvas; the pool's height
 const LETTER = {prefill: 'P', chunk: 'C', decode: 'D', verify: 'V'}, WORD = {P: 'prompt', C: 'chunk of a prompt', D: 'decode', V: 'drafts verified'};
 const BLANK = {parts: [], by: new Map(), ...Object.fromEntries(['before', 'during', 'preempted', 'admitted', 'finished', 'running', 'waiting', 'blocks', 'free_tail', 'drafts', 'num_sampled'].map(k => [k, []])),
   num_tokens: 0, token_budget: 0, sentence: 'Nothing has run yet: add a prompt below, and run a step.'};
@@ -13,6 +13,8 @@ const set = (node, ...kids) => node.replaceChildren(...kids.flat().filter(k => k
 const px = (node, w, tall) => Object.assign(node.style, {width: `${w}px`, height: `${tall}px`});
 const soon = f => { let queued = false; return () => { if (!queued) { queued = true; requestAnimationFrame(() => { queued = false; f(); }); } }; };
 const number = (label, more) => h('input', {type: 'number', min: 1, 'aria-label': label, ...more});
+const BUDGET = 'max_num_scheduled_tokens', LIMITS = {[BUDGET]: `token budget (${BUDGET})`, max_num_seqs: 'seats (max_num_seqs)', num_blocks: 'blocks (num_blocks)'};
+const limitName = by => LIMITS[by.includes('budget') ? BUDGET : by.replace('kv ', 'num_')] ?? by, ending = e => e.reason + ({length: ': max_tokens reached', stop: ': a stop token or string came'}[e.reason] ?? '');
 const called = id => (/^\d+$/.test(id) ? `r${id}` : id);
 
 function sheet(canvas, w, tall) {                        // an empty canvas of this size
@@ -87,8 +89,8 @@ function makeRun(data) {
   function words(at, i) {                                // what a step meant for a request
     const step = run.steps[at] ?? BLANK, p = step.by.get(i), lost = about(step.preempted, i), end = about(step.finished, i);
     return [lost && `preempted for ${run.name(lost.for)}`, p && `${WORD[p.letter]}, ${many(p.count, 'token')} at ${p.start}${p.count > 1 ? ` to ${p.start + p.count - 1}` : ''}`,
-      p?.cached && `${p.cached} more from the prefix cache`, p?.limit && `cut by ${p.limit}`, !lost && step.waiting.includes(i) && 'waits',
-      step.stopped?.request === i && `kept out by ${step.stopped.by}`, end && `ends: ${end.reason}`].filter(Boolean).join('; ') || 'nothing';
+      p?.cached && `${p.cached} more from the prefix cache`, p?.limit && `cut by ${limitName(p.limit)}`, !lost && step.waiting.includes(i) && 'waits',
+      step.stopped?.request === i && `kept out by ${limitName(step.stopped.by)}`, end && `ends after it, ${ending(end)}`].filter(Boolean).join('; ') || 'nothing';
   }
   run.grow();
   return run;
@@ -98,13 +100,13 @@ function makeRun(data) {
 
 function makeTimeline(root, label, onPick, onHover) {
   const LEFT = 78, TOP = 15, ROW = 16, canvas = h('canvas'), inner = box('', canvas), el = h('div', {class: 'st-timeline', role: 'img', 'aria-label': label}, inner);
-  const hint = tip(root), {ink: inkOf, remove} = palette(root, () => draw());
+  const hint = tip(root), {ink: inkOf, remove} = palette(root, () => again());
   let run, g, at = 0, hot = null, zoom = 1, split = -1, cell = 20, length = 0, stay = false;
   const ink = name => { g.fillStyle = g.strokeStyle = inkOf(name); };
   const rect = (name, ...where) => { ink(name); g.fillRect(...where); };
   function follow() {                                    // keep the step, and those it serves, in sight
     cell = clamp(clamp((el.clientWidth - LEFT) / (length || 1), 13, 34) * zoom, 3, 60);
-    px(inner, LEFT + cell * length, TOP + ROW * run.requests.length + 2);
+    px(inner, floor(LEFT + cell * length), TOP + ROW * run.requests.length + 2);
     const x = at * cell, room = el.clientWidth - LEFT, step = run.steps[at] ?? BLANK, rows = [...step.by.keys(), ...step.waiting.slice(0, 1)], low = min(...rows) * ROW;
     if (x < el.scrollLeft || x + cell > el.scrollLeft + room) el.scrollLeft = x - room / 2;
     if (rows.length && (low < el.scrollTop || max(...rows) * ROW + ROW > el.scrollTop + el.clientHeight - TOP)) el.scrollTop = low;
@@ -139,7 +141,7 @@ function makeTimeline(root, label, onPick, onHover) {
     }
     Object.assign(g, {globalAlpha: 1, lineWidth: 2, textAlign: 'left'});
     if (split >= 0) { ink('preempted'); g.setLineDash([4, 3]); g.strokeRect(x(split) - 1, TOP - 1, cell + 1, tall); g.setLineDash([]); }
-    ink('fg'); g.strokeRect(x(at) - 1, TOP - 1, cell + 1, min(tall - TOP, run.requests.length * ROW - up + 1));
+    ink('fg'); if (length) g.strokeRect(x(at) - 1, TOP - 1, cell + 1, min(tall - TOP, run.requests.length * ROW - up + 1));
     g.clearRect(0, TOP, LEFT - 2, tall);
     for (let i = r0; i < r1; i++) {
       rect(`o${i % 8}`, 2, y(i), 5, ROW - 2);
@@ -178,13 +180,24 @@ function render({model, el}) {
 
   // 1 and 2: the sentence; the transport, with a mark where something happened
   const sentence = h('p', {class: 'li-big st-sentence', 'aria-live': 'polite'}), badge = bit('li-badge');
+  function say(node, text, k) {
+    const who = new Map(run.requests.map((r, i) => [r.id, i])), words = text.replace(/^Step \d+( of \d+)?\. */, '').split(/\b(request \d+|[\w-]*\d[\w-]*)\b/i);    // names in their owners' colours
+    set(node, h('b', {}, total() ? `Step ${k + 1} of ${total()}. ` : ''), words.map((w, k) => { const i = k % 2 ? who.get(w.replace(/^request /i, '')) : undefined; return i === undefined || /^\d+$/.test(w) ? w : tag(i, w); }));
+  }
+  function makeRoom() {                                  // for the longest sentence, at this width
+    const trial = sentence.parentNode.appendChild(h('p', {class: 'li-big st-sentence', 'aria-hidden': true, style: {position: 'absolute', visibility: 'hidden', height: 'auto', width: `${sentence.clientWidth}px`}}));
+    let tall = 44;
+    for (const s of run.steps.toSorted((a, b) => b.sentence.length - a.sentence.length).slice(0, 8)) { say(trial, s.sentence, total() - 1); tall = max(tall, trial.offsetHeight); }
+    trial.remove();
+    sentence.style.height = `${tall}px`;
+  }
   function drawSentence() {
-    const {model: what, engine_version: version} = model.get('data'), who = new Map(run.requests.map((r, i) => [r.id, i]));
-    const words = step.sentence.replace(/^Step \d+( of \d+)?\. */, '').split(/\b(request \d+|[\w-]*\d[\w-]*)\b/i);    // names in their owners' colours
-    set(sentence, h('b', {}, total() ? `Step ${at + 1} of ${total()}. ` : ''), words.map((w, k) => { const i = k % 2 ? who.get(w.replace(/^request /i, '')) : undefined; return i === undefined || /^\d+$/.test(w) ? w : tag(i, w); }));
+    const {model: what, engine_version: version} = model.get('data'), idle = !total() && !model.get('live');
+    say(sentence, idle ? 'Nothing has run yet: this engine needs a running kernel.' : step.sentence, at);
+    badge.hidden = idle;
     badge.textContent = [which ? 'what if' : model.get('live') && model.get('engine') ? 'live' : 'recorded run', what ?? 'scheduler alone', version].filter(Boolean).join(' · ');
   }
-  const ticks = () => run.steps.flatMap((s, k) => Object.entries({preempted: s.preempted.length, hit: s.parts.some(p => p.cached), admitted: s.admitted.length, finished: s.finished.length}).filter(x => x[1]).map(([kind]) => ({at: k, kind})));
+  const ticks = () => run.steps.flatMap((s, k) => Object.entries({preempted: s.preempted, hit: s.parts.filter(p => p.cached), admitted: s.admitted, finished: s.finished}).filter(x => x[1].length).map(([kind, who]) => ({at: k, kind, title: `step ${k + 1}: ${who.map(e => name(e.request ?? e.i ?? e)).join(', ')} ${{hit: 'found in the cache', finished: 'ends'}[kind] ?? kind}`})));
   const save = settle(() => { if (!which) { model.set('at', at); model.save_changes(); } });
   const player = transport({count: total(), ticks: ticks(), onStep: k => { show(k); save(); }}), go = k => { player.stop(); player.set(k); };
 
@@ -192,29 +205,33 @@ function render({model, el}) {
   const time = makeTimeline(root, 'Timeline', (c, i) => { if (c !== null) go(c); else if (i !== null) choose({request: i}); }, i => preview(i === null ? null : {request: i}));
   const phase = kind => ({background: `var(--li-${kind})`, color: `var(--li-${kind}-ink)`}), key = (cls, words, text, kind) => bit('', h('i', {class: `st-key ${cls}`, style: kind ? phase(kind) : {}}, text), words), wider = () => time.zoom(1.5), narrower = () => time.zoom(1 / 1.5);
   const timeKey = box('st-legend', key('', 'prompt', 'P', 'prefill'), key('', 'chunk of a prompt', 'C', 'chunk'), key('', 'decode', 'D', 'decode'), key('', 'preempted', '✕', 'preempted'), key('st-waits', 'waits'),
-    key('st-hit', 'cache hit'), '● ends', bit('st-zoom', button('+', wider, {title: 'Wider steps', key: 'Plus'}), button('−', narrower, {title: 'Narrower steps', key: '-'})));
+    key('st-hit', 'cache hit'), bit('', 'slider: ▲ admitted ◆ cache hit ✕ preempted ● ends'), bit('st-zoom', button('+', wider, {title: 'Wider steps', key: 'Plus'}), button('−', narrower, {title: 'Narrower steps', key: '-'})));
 
   // 4: this step's decision: the budget, what limited it, the queues
   const spent = h('h4'), bar = box('li-bar st-bar'), reasons = box('st-reasons'), queues = ['waiting', 'running', 'finished'].map(q => [q, h('h4'), h('div', {class: 'st-cards', 'data-queue': q})]);
   function drawBudget() {
-    const rest = step.token_budget - step.num_tokens, cut = rest > 2 * step.num_tokens, shown = cut ? step.num_tokens * 1.5 : step.token_budget;   // a long rest is drawn shorter
-    spent.textContent = `This step: ${num(step.num_tokens)} of ${num(step.token_budget)} tokens`;
-    set(bar, step.parts.map(p => h('span', {class: 'st-part', 'data-r': p.i, style: {...paintOf(p.i), ...phase(p.kind), flexBasis: `${100 * p.count / shown}%`}},
-      `${name(p.i)} ${p.letter}${p.count > 1 ? ` ${p.count}` : ''}`)), bit('st-rest', rest > shown / 9 ? `${cut ? '… ' : ''}${num(rest)} unused` : ''));
-    const chips = [], chip = (kind, ...words) => chips.push(h('span', {class: 'st-chip', style: {'--edge': `var(--li-${kind})`}}, words)), s = step.stopped;
+    const {token_budget: budget, num_tokens: n} = step, rest = budget - n, wide = bar.clientWidth / budget, fits = (words, w) => (words.length * 7 + 8 < w ? words : '');
+    const label = p => `${name(p.i)} ${p.letter}${p.count > 1 ? ` ${p.count}` : ''}`;
+    set(spent, budget && `This step: ${num(n)} of ${num(budget)} tokens `, step.parts.flatMap(p => [tag(p.i, label(p)), ' ']));
+    set(bar, step.parts.map(p => h('span', {class: 'st-part', 'data-r': p.i, title: label(p), style: {...paintOf(p.i), ...phase(p.kind), flexBasis: `${100 * p.count / budget}%`}},
+      fits(label(p), p.count * wide) || (p.count * wide > 11 ? p.letter : ''))), bit('st-rest', fits(`${num(rest)} unused`, rest * wide)));
+    const over = total() && at === total() - 1 && !step.waiting.length && step.running.every(i => about(step.finished, i)), chips = [], chip = (kind, ...words) => chips.push(h('span', {class: 'st-chip', style: {'--edge': `var(--li-${kind})`}}, words)), s = step.stopped;
     for (const p of step.preempted) chip('preempted', tag(p.request), ' preempted for ', tag(p.for), `: ${many(p.needed, 'block')} needed, ${p.free} free`);
-    if (s) chip('preempted', tag(s.request), ' kept waiting by ', h('b', {}, s.by), s.needed ? `: needs ${s.needed}, ${s.free - s.promised} to be had` : '');
-    for (const p of step.parts) if (p.limit) chip('chunk', tag(p.i), ' cut by ', h('b', {}, p.limit.replaceAll('_', ' ')));
+    if (s) chip('preempted', tag(s.request), ' kept waiting by ', h('b', {}, limitName(s.by)), s.needed ? `: needs ${s.needed}, ${s.free - s.promised} to be had` : '');
+    for (const p of step.parts) if (p.limit) chip('chunk', tag(p.i), ' cut by ', 'the ', h('b', {}, limitName(p.limit).replace(/\)$/, ` ${num(step.token_budget)})`)));
     for (const p of step.parts) if (p.cached) chip('cached', tag(p.i), ` ${many(p.cached, 'token')} from the prefix cache`);
-    for (const e of [...step.before, ...step.during, ...step.finished]) if (e.what === 'end') chip('decode', tag(e.request), ` ends: ${e.reason}`);
-    for (const e of step.before) if (e.changes) chip('chunk', ...Object.entries(e.changes).map(([k, v]) => `${k} is ${v} from here on`));
-    set(reasons, chips.length ? chips : bit('li-muted', 'No limit was met.'));
+    for (const e of [...step.before, ...step.during]) if (e.what === 'end') chip('decode', tag(e.request), ` ends: ${ending(e)}`);
+    for (const e of step.finished) chip('decode', tag(e.request), h('span', {title: ending(e)}, ` ends: ${many(e.blocks.length, 'block')} released after this step (${ending(e).split(': ').at(-1)})`));
+    if (over) chip('decode', h('b', {}, 'All requests have ended: '), 'after this step every block is free.');
+    for (const e of step.before) if (e.changes) chip('chunk', ...Object.entries(e.changes).map(([k, v]) => `${limitName(k)} is ${v} from here on`));
+    set(reasons, chips.length || !total() ? chips : bit('li-muted', 'No limit was met.'));
   }
   function card(i, where) {
-    const r = run.requests[i], known = state.known[i], want = max(r.num_prompt_tokens + r.max_tokens, known), gap = run.hasText ? '' : ' ', next = run.text(i, known, known + (step.by.get(i)?.sampled ?? 0)).join(gap);
+    const r = run.requests[i], known = state.known[i], want = max(r.num_prompt_tokens + r.max_tokens, known), all = known + (step.by.get(i)?.sampled ?? 0), end = about(step.finished, i), gap = run.hasText ? '' : ' ', next = run.text(i, known, all).join(gap);
     return h('div', {class: `st-card${about(step.preempted, i) ? ' st-loses' : ''}`, 'data-r': i, 'data-card': i, style: {...paintOf(i), '--done': `${100 * state.done[i] / want}%`, '--prompt': `${100 * r.num_prompt_tokens / want}%`}},
       box('st-line', h('b', {}, name(i)), bit('st-tail', run.text(i, max(0, known - 10), known).join(gap).replaceAll('\n', '↵'), next && h('em', {}, gap + next))),
-      box('st-line', bit('st-meter'), state.done[i] === known ? known : `${state.done[i]}/${known}`, bit('', about(step.preempted, i) ? 'preempted' : where === 'finished' ? state.status[i] : about(step.finished, i) ? 'ends' : many(state.tables[i].length, 'block'))));
+      bit('st-meter'), h('div', {title: `of ${many(all, 'known token')}, ${state.done[i]} computed; at most ${want} can be`}, `${state.done[i]} of ${many(all, 'token')}`),
+      about(step.preempted, i) ? 'preempted' : where === 'finished' ? h('div', {title: ending({reason: state.status[i]})}, `ended: ${state.status[i]}`) : end ? h('div', {title: ending(end)}, `ends: ${end.reason}`) : many(state.tables[i].length, 'block'));
   }
   function drawQueues() {
     const lists = {...step, finished: [...state.status.keys()].filter(i => state.status[i] && !step.waiting.includes(i) && !step.running.includes(i)).reverse()};
@@ -231,8 +248,8 @@ function render({model, el}) {
   }
 
   // 5: the pool
-  const poolTitle = h('h4'), grid = box('st-pool'), big = h('canvas'), cells = [];
-  const poolKey = box('st-legend', key('', 'owner', '', 'o0'), '▮▮▯ positions used', bit('', h('b', {}, '×2'), ' shared'), key('st-cached', 'cached'), bit('', h('b', {}, '#1'), ' next free'), key('st-now', 'changed'));
+  const poolTitle = h('h4', {title: 'Before those that end in this step release their blocks. Cached: free, and still found by its content'}), grid = box('st-pool'), big = h('canvas'), cells = [];
+  const poolKey = box('st-legend', key('', 'owner', '', 'o0'), '▮▮▯ used', bit('', h('b', {}, '×2'), ' shared'), key('st-cached', 'cached'), bit('', h('b', {}, '#1'), ' next free'), key('st-now', 'changed'));
   let columns = 1, side = 8;
   function fit(n, w, most) {                             // the largest squares of which n have room
     for (side = most; side > 2 && floor(w / side) * floor(WELL / side) < n;) side -= .25;
@@ -242,7 +259,7 @@ function render({model, el}) {
     const n = run.config.num_blocks;
     grid.hidden = n > SMALL; big.hidden = n <= SMALL; cells.length = 0;
     if (n > SMALL) return;
-    fit(n, 456, 64);
+    fit(n, grid.parentNode.clientWidth - 16, 64);
     columns = ceil(n / ceil(n / columns));
     grid.style.setProperty('--cell', `${side - 3}px`);
     grid.style.gridTemplateColumns = `repeat(${columns}, var(--cell))`;
@@ -259,7 +276,7 @@ function render({model, el}) {
     for (const i of step.running) state.tables[i].forEach((b, j) => (users[b] ??= []).push([i, j]));
     state.free.forEach((b, k) => { place[b] = k + 1; });
     changed = new Set([...step.blocks.map(x => x[0]), ...step.parts.flatMap(p => p.blocks), ...step.preempted.flatMap(p => p.blocks)]);
-    poolTitle.textContent = `KV pool: ${num(n - free)} of ${num(n)} blocks in use · ${num(free)} free, ${num(state.free.filter(b => hash(b)).length)} of them still cached`;
+    poolTitle.textContent = `Pool, planned: ${num(n - free)} of ${num(n)} blocks in use, ${num(state.free.filter(b => hash(b)).length)} cached`;
     cells.forEach((c, b) => {
       const own = users[b] ?? [], ghost = !own.length && hash(b) && state.last[b], [end, old] = usedOf(b), some = own.slice(0, 4), first = own.length ? owner(own[0][0]) : {};
       const vars = {fill: first.fill, ink: first.ink, mix: own.length > 1 ? `linear-gradient(120deg, ${some.map(([i], k) => `${owner(i).fill} ${100 * k / some.length}% ${100 * (k + 1) / some.length}%`)})` : '', ghost: ghost ? owner(ghost[0]).fill : '', n: run.size,
@@ -267,7 +284,7 @@ function render({model, el}) {
       for (const [name, value] of Object.entries(vars)) c.style.setProperty(`--${name}`, value ?? '');
       c.className = `st-block${own.length > 1 ? ' st-shared' : ''}${own.length ? ' st-used' : hash(b) ? ' st-ghost' : ''}${hash(b) ? ' st-cached' : ''}${changed.has(b) ? ' st-now' : ''}`;
       c.dataset.r = own.map(([i]) => i).join(' ');
-      c.children[1].textContent = own.length ? own.slice(0, 2).map(([i]) => name(i)).join(' ') : `#${place[b]}`;
+      c.children[1].textContent = own.length ? own.slice(0, 2).map(([i]) => name(i)).join(' ') + (own.length > 2 ? ` +${own.length - 2}` : '') : `#${place[b]}`;
       c.children[2].textContent = state.refs[b] > 1 ? `×${state.refs[b]}` : '';
     });
   }
@@ -286,7 +303,7 @@ function render({model, el}) {
     }
   }), inks = palette(root, paintBig);
   // 6: the detail strip: the mapping of a request or block, and the step's flat arrays
-  const head = box('st-head'), [groups, arrays] = [['st-groups', 'Block table'], ['st-arrays', 'Input of the step']].map(([cls, label]) => h('div', {class: cls, tabindex: '0', 'aria-label': label}));
+  const head = box('st-head'), formula = box('st-formula'), [groups, arrays] = [['st-groups', 'Block table'], ['st-arrays', 'Input of the step']].map(([cls, label]) => h('div', {class: cls, tabindex: '0', 'aria-label': label}));
   const picker = select({label: 'show', options: [], onChange: v => choose(v === '' ? null : {request: +v})}), unpin = button('unpin', () => choose(null), {title: 'Show what changed', key: 'Escape'});
   const blockNumber = number('block', {min: 0, placeholder: 'block', onchange: () => choose({block: clamp(Math.round(+blockNumber.value), 0, run.config.num_blocks - 1)})});
   function changedRequest() {
@@ -303,8 +320,8 @@ function render({model, el}) {
   function drawRequest(i, pos) {
     const {size} = run, table = state.tables[i] ?? [], part = step.by.get(i), done = state.done[i] ?? 0, end = max(state.known[i] ?? 0, done), last = pos ?? (part ? part.start + part.count - 1 : done - 1);
     const slot = slotOf(i, last), b0 = floor(slot / size), n = ceil(max(table.length, end / size)), from = clamp(floor(max(last, 0) / size) - 5, 0, max(0, n - 8));
-    set(head, tag(i), table.length ? ` block_table [${table.join(', ')}]` : state.status[i] === 'waiting' ? ' waits, and holds no block' : ' holds no block',
-      bit('st-formula', slot === null ? '' : `position ${last} → block_table[${last} // ${size}] = ${b0} → slot ${b0} × ${size} + ${last % size} = ${slot}`));
+    set(head, tag(i), table.length ? ` block_table [${table.join(', ')}]` : state.status[i] === 'waiting' ? ' waits, and holds no block' : ' holds no block');
+    set(formula, slot === null ? '' : `position ${last} → block_table[${last} // ${size}] = ${b0} → slot ${b0} × ${size} + ${last % size} = ${slot}`);
     set(groups);
     for (let j = from; j < min(n, from + 8); j++) {
       const b = table[j], tokens = [];
@@ -319,7 +336,8 @@ function render({model, el}) {
   }
   function drawBlock(b) {
     const {size} = run, own = users[b] ?? [], [i, j] = own[0] ?? (hash(b) && state.last[b]) ?? [], end = own.length ? usedOf(b)[0] : i === undefined ? 0 : size;
-    set(head, h('b', {}, `Block ${b}`), ' owner ', own.length ? own.flatMap(([o, k]) => [tag(o), ` at ${k} of its table`]) : 'none', ` · reference count ${state.refs[b]} · hash ${hash(b) ?? 'none'}`,
+    set(head, h('b', {}, `Block ${b}`), ' owner ', own.length ? own.flatMap(([o, k], n) => [n ? ', ' : '', tag(o), ` at ${k} of its table`]) : 'none');
+    set(formula, `reference count ${state.refs[b]} · hash ${hash(b) ?? 'none'}`,
       place[b] ? ` · place ${place[b]} of ${state.free.length} in the free queue` : '', hash(b) && !own.length ? ', still found by its content' : '');
     set(groups);
     group(own.length ? i : null, b, end ? `${end} of ${size} positions hold tokens of ${name(i)}` : 'nothing to be found', slots(b), Array.from({length: end}, (_, k) => token(i, j * size + k, own.length && isNow(i, j * size + k) ? 'st-write' : '')));
@@ -400,17 +418,21 @@ function render({model, el}) {
     picker.set('');
     player.setCount(total(), ticks());
     show(clamp(at, 0, total() - 1));
+    makeRoom();
   }
   const controls = makeControls({model, root, runs, use, go, at: () => at, which: () => which});
-  screen.append(box('st-top', sentence, badge), player.el, box('st-time', time.el, timeKey), box('st-middle li-stack', h('section', {class: 'li-panel'}, spent, bar, reasons, box('st-queues', queues.map(q => box('', q[1], q[2])))), h('section', {class: 'li-panel'}, poolTitle, grid, big, poolKey)),
-    h('section', {class: 'li-panel st-detail'}, box('st-dhead', head, bit('st-tools', picker.el, blockNumber, unpin)), groups, arrays));
-  root.append(screen, box('st-folds', controls.el, fold));
+  screen.append(box('st-top', sentence), player.el, box('st-time', time.el, timeKey), box('st-middle li-stack', h('section', {class: 'li-panel'}, spent, bar, reasons, box('st-queues', queues.map(q => box('', q[1], q[2])))), h('section', {class: 'li-panel'}, poolTitle, grid, big, poolKey)),
+    h('section', {class: 'li-panel st-detail'}, box('st-dhead', head, bit('st-tools', picker.el, blockNumber, unpin)), formula, groups, arrays));
+  root.append(screen, box('st-folds', controls.el, fold, badge));
   bindKeys(root, {...player.keys, '+': [wider, 'wider steps'], '-': [narrower, 'narrower steps'], Escape: [() => choose(null), 'unpin']});
   at = clamp(model.get('at'), 0, total() - 1);
   use(0);
   player.set(at);
+  let width = root.clientWidth;
+  const watch = new ResizeObserver(() => { if (root.clientWidth && root.clientWidth !== width) { width = root.clientWidth; layPool(); makeRoom(); show(at); } });
+  watch.observe(root);
   const sync = () => { if (model.get('live')) model.send({do: 'sync', steps: runs[0].steps.length}); };       // has the engine run while nobody looked?
-  const events = {'change:at': () => { if (!which && model.get('at') !== at) player.set(model.get('at')); }, 'change:data': () => { runs[0] = makeRun(model.get('data')); if (!which) use(0); }, 'change:live': drawSentence,
+  const events = {'change:at': () => { if (!which && model.get('at') !== at) player.set(model.get('at')); }, 'change:data': () => { runs[0] = makeRun(model.get('data')); if (!which) use(0); }, 'change:live': () => show(at),
     'msg:custom': m => {
       const data = model.get('data'), end = at === total() - 1, {length} = data.steps;
       if (length === m.from) {                           // the engine went on: what is new, added to what is here
@@ -427,7 +449,7 @@ function render({model, el}) {
     }};
   for (const [name, f] of Object.entries(events)) model.on(name, f);
   sync();
-  return () => { player.stop(); time.remove(); inks.remove(); controls.remove(); for (const [name, f] of Object.entries(events)) model.off(name, f); };
+  return () => { player.stop(); watch.disconnect(); time.remove(); inks.remove(); controls.remove(); for (const [name, f] of Object.entries(events)) model.off(name, f); };
 }
 
 // ---- with a kernel: the engine runs on, or again with one thing changed ----
@@ -437,7 +459,8 @@ function makeControls({model, root, runs, use, go, at, which}) {
   const say = (text, bad) => { note.textContent = text; note.classList.toggle('st-bad', Boolean(bad)); }, ask = (what, more) => { say('The engine works …'); model.send({do: what, ...more}); };
   const prompt = h('input', {type: 'text', 'aria-label': 'prompt', placeholder: 'a prompt', onkeydown: e => { if (e.key === 'Enter') add(); }}), tokens = number('max_tokens', {value: 16}), value = number('new limit', {value: max(1, runs[0].steps.at(-1)?.token_budget >> 1)});
   const add = () => ask('add', {prompt: prompt.value, max_tokens: +tokens.value}), change = () => ({at: at() + 1, name: limit.value(), value: +value.value}), who = select({label: '', options: []});
-  const limit = select({label: 'What if', value: 'max_num_scheduled_tokens', options: [['max_num_scheduled_tokens', 'the token budget'], ['max_num_seqs', 'max_num_seqs'], ['num_blocks', 'the number of blocks']], onChange: () => moved()}), here = bit('');
+  const present = (k, {steps, config} = runs[0]) => steps.slice(0, at() + 1).flatMap(s => s.before).findLast(e => e.changes?.[k])?.changes[k] ?? config[k] ?? config.max_num_batched_tokens;
+  const limit = select({label: 'What if', value: BUDGET, options: Object.entries(LIMITS), onChange: k => { value.value = present(k); moved(); }}), here = bit('');
   const row1 = box('li-row', button('Run one step', () => ask('step')), button('Run to the end', () => ask('finish')), prompt, tokens, button('Add request', add), who.el, button('Abort', () => ask('abort', {request: +who.value()})));
   const later = button('Change it from now on', () => ask('limit', change())), row2 = box('li-row', limit.el, ' were ', value, here, button('Run it again', () => ask('branch', change())), later);
   const words = h('p'), names = ['as it ran', 'what if'].map((name, k) => button(name, () => use(k))), lines = names.map((b, k) => makeTimeline(root, `Timeline: ${b.textContent}`, c => { if (c !== null) { if (which() !== k) use(k); go(c); } }));
@@ -459,7 +482,7 @@ function makeControls({model, root, runs, use, go, at, which}) {
     moved();
   }
   function moved() {
-    here.textContent = limit.value() === 'num_blocks' ? 'from the first step on' : `from step ${at() + 1} on`;
+    here.textContent = `(now ${present(limit.value())}) ` + (limit.value() === 'num_blocks' ? 'from the first step on' : `from step ${at() + 1} on`);
     names.forEach((b, k) => b.setAttribute('aria-pressed', String(which() === k)));
     if (runs[1]) lines.forEach((l, k) => l.show(runs[k], min(at(), runs[k].steps.length - 1)));
   }
