@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['root', 'FEW', 'PAIRS', 'find_root', 'build', 'site', 'Asked', 'test_pages_load_nothing', 'test_links_lead_somewhere',
-           'test_formulas', 'notebook', 'test_formula_in_a_heading', 'test_what_stops_the_site_is_named',
+           'test_formulas', 'build_one', 'test_formula_in_a_heading', 'test_what_stops_the_site_is_named',
            'test_same_bytes', 'test_widget_on_the_site', 'contrast', 'test_pages_can_be_read']
 
 # %% ../nbs/tests/79_site.ipynb #867395e8
-import json, re, shutil, subprocess, sys, tempfile
+import importlib, json, re, subprocess, sys
 from html.parser import HTMLParser
 from pathlib import Path
 import nbformat
@@ -75,38 +75,38 @@ def test_formulas(site):
     text = (site / 'nbs/30_rms_norm.html').read_text()
     assert '<math ' in text and '<mfrac>' in text and '$$' not in text
     sys.path.insert(0, str(root / 'tools'))
-    import importlib
     mathml = importlib.import_module('site_pages').mathml
     assert '<mtext>block_table</mtext>' in mathml(r'\text{block\_table}', 'inline')
     with pytest.raises(ValueError, match='frobnicate'): mathml(r'\frobnicate x', 'inline')
 
 # %% ../nbs/tests/79_site.ipynb #b9953a61
 @pytest.fixture
-def notebook():
-    "Writes a notebook of some markdown cells, or any text, into a folder in the project; gives its path from the root."
-    folder = Path(tempfile.mkdtemp(prefix='.site-', dir=root))
-    def write(*cells, text=None):
+def build_one(tmp_path, monkeypatch):
+    "Builds the site of one notebook, of these markdown cells or this text, in a root of its own; gives its HTML. SystemExit where the site is refused."
+    monkeypatch.syspath_prepend(str(root / 'tools'))
+    monkeypatch.chdir(root)
+    site_pages = importlib.import_module('site_pages')
+    monkeypatch.setattr(site_pages, 'root', tmp_path)
+    def build_it(*cells, text=None):
+        (tmp_path / 'nbs').mkdir()
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(cell) for cell in cells])
-        path = folder / f'{len(list(folder.iterdir()))}0_x.ipynb'
-        path.write_text(nbformat.writes(made) if text is None else text)
-        return path.relative_to(root).as_posix()
-    yield write
-    shutil.rmtree(folder)
+        (tmp_path / 'nbs/00_x.ipynb').write_text(nbformat.writes(made) if text is None else text)
+        monkeypatch.setattr(sys, 'argv', ['site_pages', '--out', str(tmp_path / 'out'), str(tmp_path / 'nbs/00_x.ipynb')])
+        site_pages.main()
+        return (tmp_path / 'out/nbs/00_x.html').read_text()
+    return build_it
 
-def test_formula_in_a_heading(notebook, tmp_path):
-    path = notebook('# A title', '## The norm $x^2$\n\nand $y$')
-    build(tmp_path, [path])
-    text = (tmp_path / path).with_suffix('.html').read_text()
-    heading = re.search(r'<h2.*?</h2>', text, re.S)[0]
+def test_formula_in_a_heading(build_one):
+    text = build_one('# A title', '## The norm $x^2$\n\nand $y$')
+    heading = re.search(r'<h2[^>]*>The norm.*?</h2>', text, re.S)[0]
     assert '<math' in heading and '<msup>' in heading and 'ns0' not in text and 'class="anchor-link"' in heading
 
 @pytest.mark.parametrize('cells, cause', [((), 'no cells'), (('no title',), "'no title'"), (('#',), 'title'), (('# A title', r'$\frobnicate x$'), 'frobnicate'),
                                           (('# A title', '$x^{$'), 'formula'), (None, 'not a notebook')])
-def test_what_stops_the_site_is_named(notebook, tmp_path, cells, cause):
-    path = notebook(text='no JSON') if cells is None else notebook(*cells)
-    with pytest.raises(subprocess.CalledProcessError) as error: build(tmp_path, [path])
-    said = error.value.stderr
-    assert said.startswith(f'site_pages: {path}: ') and cause in said and said.count('\n') == 1, said
+def test_what_stops_the_site_is_named(build_one, cells, cause):
+    with pytest.raises(SystemExit) as stop: build_one(text='no JSON') if cells is None else build_one(*cells)
+    said = str(stop.value.code)
+    assert said.startswith('site_pages: nbs/00_x.ipynb: ') and cause in said and '\n' not in said
 
 # %% ../nbs/tests/79_site.ipynb #9ad51c12
 def test_same_bytes(site, tmp_path):

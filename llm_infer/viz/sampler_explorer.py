@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STAGES', 'BAR', 'NUM_NAMED', 'NUM_ROWS', 'SLIDERS', 'next_logits', 'sampler_request', 'sampler_stages',
            'stage_report', 'plot_sampler', 'rest_bars', 'banned_with', 'next_token_data', 'explored_params',
-           'check_prompts', 'check_state', 'SamplerExplorer']
+           'check_prompts', 'check_state', 'explorer_text', 'SamplerExplorer']
 
 # %% ../../nbs/74_sampler_explorer.ipynb #c298b804
 from collections.abc import Collection, Mapping, Sequence
@@ -198,6 +198,17 @@ def check_state(state: Mapping[str, Any], data: Mapping[str, Any]) -> None:
     explored_params(state, data)
 
 # %% ../../nbs/74_sampler_explorer.ipynb #c37ef117
+def explorer_text(tokenizer: Any, data: Mapping[str, Any], params: SamplingParams, stages: Mapping[str, Float[Tensor, "vocab_size"]]) -> str:
+    "The explorer in words: what greedy takes, the parameters, and of each stage what it keeps and what is likeliest after it."
+    greedy = tokenizer.decode([stages['penalties'].argmax().item()])
+    lines = [f'after {data["prompt"] + data["output"]!r}: greedy takes {greedy!r}', repr(params)]
+    for name, row in stage_report(stages).items():
+        top = stages[name].softmax(-1).topk(3)
+        likely = ', '.join(f'{tokenizer.decode([i])!r} {p:.1%}' for p, i in zip(top.values.tolist(), top.indices.tolist()))
+        lines.append(f'{name:12} keeps {row["kept"]:6,}  removes {row["mass"]:6.1%}  {likely}')
+    return '\n'.join(lines)
+
+# %% ../../nbs/74_sampler_explorer.ipynb #c6fb07bf
 class SamplerExplorer(Widget):
     """The next token's distribution after every stage of the sampler, with a slider for each, and the draw.
 
@@ -254,12 +265,4 @@ class SamplerExplorer(Widget):
         words = bad_word_ids(params.bad_words, tokenizer, data['vocab'])
         return sampler_stages(next_logits(self._llm, [*prompt_ids, *output_ids]), sampler_request(params, prompt_ids, output_ids, data['eos'], words))
 
-    def text(self) -> str:
-        data, stages = self.shown(), self.stages()
-        greedy = self._llm.tokenizer.decode([stages['penalties'].argmax().item()])
-        lines = [f'after {data["prompt"] + data["output"]!r}: greedy takes {greedy!r}', repr(self.params())]
-        for name, row in stage_report(stages).items():
-            top = stages[name].softmax(-1).topk(3)
-            likely = ', '.join(f'{self._llm.tokenizer.decode([i])!r} {p:.1%}' for p, i in zip(top.values.tolist(), top.indices.tolist()))
-            lines.append(f'{name:12} keeps {row["kept"]:6,}  removes {row["mass"]:6.1%}  {likely}')
-        return '\n'.join(lines)
+    def text(self) -> str: return explorer_text(self._llm.tokenizer, self.shown(), self.params(), self.stages())
