@@ -59,7 +59,7 @@ function makeRun(data) {
   let {running, waiting} = initial;
   for (const [b, refs, hash] of initial.blocks) { now.refs[b] = refs; now.hashes[b] = hash?.slice(0, 6); }
   for (const r of initial.requests) {
-    now.tables[r.request] = r.block_ids; now.done[r.request] = done[r.request] = r.num_computed_tokens; now.known[r.request] = r.num_known_tokens;
+    now.tables[r.request] = [...r.block_ids]; now.done[r.request] = done[r.request] = r.num_computed_tokens; now.known[r.request] = r.num_known_tokens;
     now.status[r.request] = running.includes(r.request) ? 'running' : 'waiting';
   }
   const saved = [copyOf(now)], run = {requests, config, steps: [], size: config.block_size, name: i => called(requests[i].id), words, get hasText() { return Object.keys(texts).length > 0; }};

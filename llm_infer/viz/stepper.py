@@ -82,8 +82,10 @@ def act_add(stepper: 'SchedulerStepper', message: dict) -> str:
     return f'Request {name} waits, with {stepper.trace.requests[-1]["num_prompt_tokens"]} prompt tokens. Run a step to see what becomes of it.'
 
 def act_abort(stepper: 'SchedulerStepper', message: dict) -> str:
-    "Aborts a request by its place in the trace."
-    name = stepper.trace.requests[message['request']]['id']
+    "Aborts a request by its place in the trace. Raises ValueError for a place that is not there."
+    place, num_requests = message['request'], len(stepper.trace.requests)
+    if not isinstance(place, int) or not 0 <= place < num_requests: raise ValueError(f'request must be a place from 0 to {num_requests - 1}, got {place!r}')
+    name = stepper.trace.requests[place]['id']
     if name not in stepper.llm.scheduler.requests: raise ValueError(f'request {name} has ended already')
     stepper.llm.abort(name)
     if name in stepper.llm.scheduler.requests: raise ValueError(f'{name} is one of several completions: abort the request it belongs to')
@@ -149,13 +151,16 @@ class SchedulerStepper(Widget):
         return self.trace.wire()
 
     def receive(self, message: dict) -> None:
-        "Does what the page asked; errors are told there."
-        if message['do'] == 'sync':
-            if message['steps'] != len(self.data['steps']): self.send_state('data')
-            return
+        "Does what the page asked; errors are told there, the engine's own too, so that none is lost in a kernel's log."
         act = {'step': act_step, 'finish': act_finish, 'add': act_add, 'abort': act_abort, 'limit': act_limit, 'branch': act_branch}
-        try: self.send_news(act[message['do']](self, message), follow=message['do'] in ('step', 'finish'))
+        try:
+            if message['do'] == 'sync':
+                if message['steps'] != len(self.data['steps']): self.send_state('data')
+                return
+            if self.llm is None and message['do'] != 'branch': raise ValueError('this stepper shows a recorded run: there is no engine to drive')
+            self.send_news(act[message['do']](self, message), follow=message['do'] in ('step', 'finish'))
         except (ValueError, TypeError, RuntimeError) as error: self.send_news(str(error), bad=True)
+        except Exception as error: self.send_news(f'{type(error).__name__}: {error}', bad=True)
 
     def send_news(self, text: str, bad: bool = False, follow: bool = False) -> None:
         "Sends what has come to the trace since the last time, and words; `follow` goes to the last step. `data` is the whole again."
@@ -172,7 +177,7 @@ class SchedulerStepper(Widget):
 
     def text(self) -> str:
         if not self.trace.steps: return 'SchedulerStepper: nothing has run yet'
-        return str(self.trace.step(self.at + 1))
+        return str(self.trace.step(min(max(self.at, 0), len(self.trace) - 1) + 1))
 
 # %% ../../nbs/71_stepper.ipynb #82ef448d
 OWNERS = ('#e69f00', '#56b4e9', '#009e73', '#cc79a7', '#d55e00', '#0072b2', '#f0e442', '#8e8e8e')       # Okabe and Ito
@@ -231,7 +236,8 @@ def plot_blocks(trace: Trace, step: int) -> Any:
 
 # %% ../../nbs/71_stepper.ipynb #17da00ce
 def plot_budget(trace: Trace) -> Any:
-    "Tokens of each step by what they were for, under the budget; above, what kept a request out. Returns the Figure."
+    "Tokens of each step by what they were for, under the budget; above, what kept a request out. Returns the Figure. Raises ValueError for no steps."
+    if not trace.steps: raise ValueError('this trace has no steps to draw')
     import matplotlib.pyplot as plt
     figure, ax = plt.subplots(figsize=(max(6, .3 * len(trace) + 1), 2.9), layout='constrained')
     steps, below = range(1, len(trace) + 1), [0] * len(trace)
