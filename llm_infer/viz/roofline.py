@@ -231,7 +231,7 @@ MODELS = {
     'Llama-3-70B': ModelConfig('LlamaForCausalLM', vocab_size=128256, hidden_size=8192, intermediate_size=28672, num_layers=80, num_heads=64,
                                num_kv_heads=8, head_dim=128, max_position_embeddings=8192, rope_theta=500000.)}
 
-MEASURED = Hardware('one core of a server (measured)', 1.3e10, 1.03e11, 2.24e11, 0., 'AMD Zen 4, one thread, measure_ceilings, 2026-11-30')
+MEASURED = Hardware('one core of a server (measured)', 2.6e10, 1.06e11, 2.26e11, 0., 'AMD Zen 4, one thread, measure_ceilings, 2026-11-30')
 
 # %% ../../nbs/75_roofline.ipynb #e4905d2a
 SHAPE = ('vocab_size', 'hidden_size', 'intermediate_size', 'num_layers', 'num_heads', 'num_kv_heads', 'head_dim', 'rotary_dim',
