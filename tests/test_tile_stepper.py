@@ -74,7 +74,7 @@ def test_recording_changes_nothing(llm):
 def test_wrong_arguments_are_named(llm):
     for rows, words in (([(30, 0)], 'layer must be from 0 to 29, got 30'), ([(0, 9)], 'head must be from 0 to 8, got 9')):
         with pytest.raises(ValueError, match=words): TileStepper(llm, rows=rows)
-    with pytest.raises(ValueError, match='tile_size must be 1 or more, got 0'): TileStepper(llm, rows=[(0, 0)], tile_sizes=[0])
+    with pytest.raises(ValueError, match='tile_sizes must be 1 or more, got 0'): TileStepper(llm, rows=[(0, 0)], tile_sizes=[0])
     request_id = llm.add_request('busy', SamplingParams(max_tokens=2))
     with pytest.raises(ValueError, match='idle'): TileStepper(llm)
     llm.abort(request_id)

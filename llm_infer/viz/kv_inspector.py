@@ -29,7 +29,7 @@ from ..sampling.params import SamplingParams
 from .widget import Widget, check_whole, traitlets, widget_css, widget_source
 
 # %% ../../nbs/72_kv_inspector.ipynb #4cefa530
-def find_model(llm: LLMEngine) -> Llama:
+def find_model(llm: Any) -> Llama:
     "The Llama that an engine runs, also behind CUDA graphs. Raises TypeError for an engine that has none, or no paged cache."
     runner = getattr(llm, 'runner', None)
     model = getattr(runner, 'model', None)
