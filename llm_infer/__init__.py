@@ -11,14 +11,21 @@ _HOME = {'LLM': 'engine.llm', 'RequestOutput': 'engine.outputs', 'CompletionOutp
          'BlockPool': 'core.kv_blocks', 'Scheduler': 'core.scheduler', 'Trace': 'core.trace', 'record': 'core.trace'}
 
 # %% ../nbs/02_package.ipynb #4168758f
-def __getattr__(name: str):
-    "Import a public name from the module it lives in, at its first use."
-    from importlib import import_module, metadata
-    if name == '__version__': return metadata.version('llm_infer')
-    if name not in _HOME: raise AttributeError(f'llm_infer has no {name!r}; it offers {", ".join(_HOME)}')
-    value = getattr(import_module(f'llm_infer.{_HOME[name]}'), name)
-    globals()[name] = value   # found directly from now on
+def _import_at_use(package: str, home: dict[str, str], name: str):
+    "What `package` offers as `name`, imported from the module that `home` says; found there directly from now on."
+    import sys
+    from importlib import import_module
+    if name not in home: raise AttributeError(f'{package} has no {name!r}; it offers {", ".join(home)}')
+    value = getattr(import_module(f'{package}.{home[name]}'), name)
+    setattr(sys.modules[package], name, value)
     return value
+
+def __getattr__(name: str):
+    "A public name at its first use."
+    if name == '__version__':
+        from importlib import metadata
+        return metadata.version('llm_infer')
+    return _import_at_use('llm_infer', _HOME, name)
 
 # %% ../nbs/02_package.ipynb #fea03536
 def __dir__() -> list[str]:

@@ -286,7 +286,7 @@ def branch_engine(engine: 'LLMEngine', trace: Trace, step: int, changes: dict[st
 # %% ../../nbs/64_engine.ipynb #a051d4e8
 class LLMEngine:
     "Requests in, steps, outputs out, over parts that the caller has built. Not thread-safe: one thread drives it."
-    model_name = 'a model'
+    model_name = 'the model'
 
     def __init__(self, scheduler: Scheduler, runner: Any, *, vocab_size: int, tokenizer: Tokenizer | None = None,
                  eos_token_ids: Iterable[int] = (), seed: int = 0, default_sampling_params: SamplingParams | None = None):

@@ -176,6 +176,11 @@ class ModelRunner:
         return StepResult({i: [token] for i, token in zip(ids, sampled.token_ids)},
                           {ids[row]: [entry] for row, entry in sampled.logprobs.items()}, prompt_logprobs)
 
+    @property
+    def eager_model(self) -> Callable:
+        "The model itself, also where `model` replays it from CUDA graphs."
+        return getattr(self.model, 'model', self.model)
+
     def fresh(self, num_blocks: int | None = None, block_size: int | None = None) -> 'ModelRunner':
         """A runner of the same model over an empty cache of its own, by default as large as this one's; no CUDA graphs.
         Raises ValueError where the memory does not hold a second cache."""
@@ -184,8 +189,7 @@ class ModelRunner:
         needed = math.prod(shape) * self.kv_cache.element_size()
         available = available_ram() if self.device.type == 'cpu' else torch.cuda.mem_get_info(self.device)[0]
         if needed > available: raise ValueError(f'a second KV cache needs {needed / 2**30:,.1f} GiB, and {available / 2**30:,.1f} GiB are available')
-        model = getattr(self.model, 'model', self.model)          # DecodeGraphs works with one cache only
-        return ModelRunner(model, self.kv_cache.new_zeros(shape), type(self.sampler)())
+        return ModelRunner(self.eager_model, self.kv_cache.new_zeros(shape), type(self.sampler)())
 
     def forget(self, request_ids: Sequence[str]) -> None:
         "Lets go of what the sampler keeps of requests that have ended."

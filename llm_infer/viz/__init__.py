@@ -13,13 +13,12 @@ _HOME = {'SchedulerStepper': 'stepper', 'plot_timeline': 'stepper', 'plot_blocks
          'plot_merges': 'bpe_stepper', 'RoPEView': 'rope_view', 'plot_rope': 'rope_view'}
 
 # %% ../../nbs/79_gallery.ipynb #9207e4b6
+from .. import _import_at_use
+
+# %% ../../nbs/79_gallery.ipynb #006b3e0a
 def __getattr__(name: str):
-    "Import a window from the module it lives in, at its first use."
-    from importlib import import_module
-    if name not in _HOME: raise AttributeError(f'llm_infer.viz has no {name!r}; it offers {", ".join(_HOME)}')
-    value = getattr(import_module(f'llm_infer.viz.{_HOME[name]}'), name)
-    globals()[name] = value   # found directly from now on
-    return value
+    "A window at its first use."
+    return _import_at_use('llm_infer.viz', _HOME, name)
 
 # %% ../../nbs/79_gallery.ipynb #9f8fb755
 def __dir__() -> list[str]:

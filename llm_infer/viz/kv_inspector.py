@@ -32,9 +32,7 @@ from .widget import Widget, check_whole, traitlets, widget_css, widget_source
 def find_model(llm: Any) -> Llama:
     "The Llama that an engine runs, also behind CUDA graphs. Raises TypeError for an engine that has none, or no paged cache."
     runner = getattr(llm, 'runner', None)
-    model = getattr(runner, 'model', None)
-    model = getattr(model, 'model', model)     # DecodeGraphs keeps the model it replays
-    cache = getattr(runner, 'kv_cache', None)
+    model, cache = getattr(runner, 'eager_model', None), getattr(runner, 'kv_cache', None)
     if not isinstance(model, Llama) or not isinstance(cache, Tensor) or cache.ndim != 6:
         raise TypeError(f'an engine with a Llama and a paged KV cache is needed, such as LLM(); got {llm!r:.80}')
     return model
@@ -224,7 +222,7 @@ def inspector_data(llm: LLMEngine, shown: str | None = None) -> dict[str, Any]:
              'block_size': llm.scheduler.config.block_size, 'num_blocks': llm.scheduler.config.num_blocks}
     few = sum(request.num_tokens for request in held) <= MOST_TEXTS
     ids = {request.request_id for request in held}
-    return {'version': 1, 'model': getattr(getattr(llm, 'folder', None), 'name', None), 'step': llm.scheduler.num_steps, **names,
+    return {'version': 1, 'model': llm.model_name, 'step': llm.scheduler.num_steps, **names,
             'dtype': str(cache.dtype)[6:], 'itemsize': cache.element_size(), 'strides': list(cache.stride()), 'cache_bytes': cache.nbytes,
             'requests': [request_data(llm, r, few or r.request_id == shown) for r in held],
             'idle': [[r.request_id, r.status.name.lower()] for r in llm.scheduler.requests.values() if r.request_id not in ids],

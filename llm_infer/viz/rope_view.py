@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from ..config import ModelConfig
-from ..engine.cuda_graphs import DecodeGraphs
 from ..engine.llm_engine import LLMEngine, check_call
 from ..engine.step_batch import StepBatch
 from ..kernels.rope import apply_rope, rope_inv_freq
@@ -86,7 +85,7 @@ def scaling_data(config: ModelConfig, name: str) -> dict[str, Any]:
 def rope_data(llm: LLMEngine, prompt: Any = 'The cat sat on the mat', num_layers: int = 3, num_tokens: int = 6) -> dict[str, Any]:
     "What RoPEView draws. Raises ValueError for a prompt of which there are several, TypeError for a model of another kind."
     check_engine('RoPEView', llm)
-    model = llm.runner.model.model if isinstance(llm.runner.model, DecodeGraphs) else llm.runner.model
+    model = llm.runner.eager_model
     if not isinstance(model, Llama): raise TypeError(f'RoPEView shows {Llama.__name__} models, got a model of type {type(model).__name__}')
     asked = check_call(llm, prompt, None, None)
     if len(asked) != 1: raise ValueError(f'RoPEView takes one prompt, got a list of {len(asked)}')
@@ -101,13 +100,12 @@ def rope_data(llm: LLMEngine, prompt: Any = 'The cat sat on the mat', num_layers
         q, k = caught[layer]
         unit = float(max(q.abs().max(), k.abs().max())) / 32767
         layers.append({'layer': layer, 'head': next(h for _, i, h in ranking if i == layer), 'unit': unit, 'q': pack(q, unit), 'k': pack(k, unit)})
-    name = llm.folder.name.split('.')[0] if hasattr(llm, 'folder') else 'the model'
     texts = [llm.tokenizer.decode([i], skip_special_tokens=False) if llm.tokenizer else str(i) for i in token_ids[-num_tokens:]]
     inv_freq = rope_inv_freq(c.rotary_dim, c.rope_theta, c.rope_scaling).tolist()
-    return {'model': name, 'tokens': texts, 'num_heads': c.num_heads, 'num_kv_heads': c.num_kv_heads, 'head_dim': c.head_dim, 'rotary_dim': c.rotary_dim,
+    return {'model': llm.model_name, 'tokens': texts, 'num_heads': c.num_heads, 'num_kv_heads': c.num_kv_heads, 'head_dim': c.head_dim, 'rotary_dim': c.rotary_dim,
             'scale': c.head_dim ** -.5, 'num_positions': num_positions, 'num_starts': num_positions - num_distances + 1,
             'wavelengths': [float(f'{2 * math.pi / x:.5g}') for x in inv_freq], 'table': pack(cos_sin[:num_positions], 1 / 32767), 'layers': layers,
-            'scaling': scaling_data(c, name)}
+            'scaling': scaling_data(c, llm.model_name)}
 
 # %% ../../nbs/78_rope_view.ipynb #210ed338
 def rope_now(data: Mapping[str, Any], at: int, distance: int, layer: int, head: int, query: int, key: int) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -386,7 +386,7 @@ def is_stage(op: str, args: tuple, result: Any) -> bool:
 def observing(llm: LLMEngine, recorder: Recorder) -> Iterator[None]:
     "While open, the engine's steps are noted. Raises TypeError for a model whose functions the ledger does not know."
     runner, execute = llm.runner, llm.runner.execute
-    model = runner.model.model if isinstance(runner.model, DecodeGraphs) else runner.model
+    model = runner.eager_model
     if not isinstance(model, Llama): raise TypeError(f'the ledger knows the stages of {Llama.__name__}, got a model of type {type(model).__name__}')
     def watched_execute(plan):
         recorder.begin(plan)
@@ -666,9 +666,7 @@ def write_ledger(llm: LLMEngine, recorder: Recorder, states: Sequence[Any]) -> S
     prompts = [(state.prompt, state.completions[0].request.prompt_token_ids) for state in states]
     stages = [*stages_before(recorder, prompts), *recorder.stages, *stages_after(recorder, llm.tokenizer)]
     kinds = ', '.join(f'{part.num_scheduled_tokens} of request {part.request.request_id!r} ({part.kind})' for part in plan.scheduled)
-    folder = getattr(llm, 'folder', None)
-    name = folder.name.split('.')[0] if folder else 'the model'
-    title = f'Step {plan.step} of {name}, {str(llm.runner.kv_cache.dtype)[6:]} on {llm.runner.device.type}.'
+    title = f'Step {plan.step} of {llm.model_name}, {str(llm.runner.kv_cache.dtype)[6:]} on {llm.runner.device.type}.'
     sentence = f'{plan.total_num_scheduled_tokens} tokens, of a budget of {plan.token_budget}: {kinds}.'
     notes = (GRAPHS,) if isinstance(llm.runner.model, DecodeGraphs) else ()
     return ShapeLedger(title, sentence, recorder.sizes, tuple(stages), notes)

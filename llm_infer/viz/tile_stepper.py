@@ -10,7 +10,6 @@ __all__ = ['PROMPT', 'AttentionCall', 'watch_attention', 'record_decode', 'score
 
 # %% ../../nbs/76_tile_stepper.ipynb #26087201
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -20,7 +19,6 @@ import torch
 from jaxtyping import Float, Int32
 from torch import Tensor
 
-from ..engine.cuda_graphs import DecodeGraphs
 from ..engine.llm_engine import LLMEngine
 from ..kernels.attention import read_context
 from ..kernels.flash_decoding import merge_splits_reference
@@ -44,7 +42,7 @@ class AttentionCall(NamedTuple):
 def watch_attention(llm: LLMEngine, request_id: str) -> Iterator[list[AttentionCall]]:
     "In the steps of the block, the attention of every layer for the last token of one request; recorded CUDA graphs are passed by."
     runner, model, calls = llm.runner, llm.runner.model, []
-    eager = model.model if isinstance(model, DecodeGraphs) else model
+    eager = runner.eager_model
     inner = eager.attention_backend
     def backend(batch, cu_seqlens, scale):
         attend, row = inner(batch, cu_seqlens, scale), batch.request_ids.index(request_id)
@@ -228,8 +226,7 @@ def tiles_data(llm: LLMEngine, calls: Sequence[AttentionCall], texts: Sequence[s
                tile_sizes: Sequence[int], splits: Sequence[int]) -> dict[str, Any]:
     "What the widget draws: the step, its rows with all their runs, and the bytes that a matrix of scores would move."
     call, num_heads = calls[0], len(calls[0].q)
-    name = re.sub(r'\.Q\d.*', '', llm.folder.name) if hasattr(llm, 'folder') else None       # without a GGUF file's type
-    return {'version': 1, 'model': name, 'texts': list(texts), 'block_ids': call.block_ids.tolist(),
+    return {'version': 1, 'model': llm.model_name, 'texts': list(texts), 'block_ids': call.block_ids.tolist(),
             'block_size': call.key_cache.shape[1], 'head_dim': call.q.shape[1], 'num_heads': num_heads, 'num_layers': len(calls),
             'scale': call.scale, 'itemsize': call.q.element_size(), 'tile_sizes': list(tile_sizes), 'splits': list(splits),
             'bytes': {'row': score_bytes(1, 1, 1, call.q.element_size()),
