@@ -106,7 +106,7 @@ def start_jupyter(folder: Path, port: int, token: str) -> subprocess.Popen:
     command = [sys.executable, '-m', 'jupyterlab', '--no-browser', '--allow-root', '--ip=127.0.0.1', f'--port={port}', '--ServerApp.port_retries=0',
                f'--IdentityProvider.token={token}', f'--ServerApp.root_dir={folder / "files"}', '--LabApp.extension_manager=readonly',
                '--LabApp.news_url=null', '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate', '--expose-app-in-browser',
-               '--ServerApp.shutdown_no_activity_timeout=600', '--MappingKernelManager.cull_idle_timeout=600', '--MappingKernelManager.cull_connected=True']
+               '--ServerApp.shutdown_no_activity_timeout=3600', '--MappingKernelManager.cull_idle_timeout=3600', '--MappingKernelManager.cull_connected=True']
     return subprocess.Popen(command, env=env, stdout=(folder / 'log').open('w'), stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
 
 # %% ../nbs/tests/70_browser.ipynb #88d0f1c4
