@@ -23,8 +23,9 @@ from .llm_engine import LLMEngine, check_call, serve
 from .outputs import RequestOutput, RequestState
 from .runner import ModelRunner, activation_bytes, available_ram, fit_max_model_len, kv_cache_budget, num_kv_blocks
 from ..kernels.attention_backends import pick_attention_backend
+from ..kernels.c_compiler import multiplies_bfloat16
 from ..model.default_model import resolve_model
-from ..model.llama import Llama, new_kv_cache
+from ..model.llama import Llama, new_kv_cache, pack_weights
 from ..model.weights import load_weights
 from ..sampling.params import SamplingParams, whole_number
 from ..sampling.sampler import Sampler
@@ -49,8 +50,12 @@ DTYPES = {'float32': torch.float32, 'float': torch.float32, 'bfloat16': torch.bf
 
 @no_type_check
 def pick_dtype(dtype: str | torch.dtype, config: ModelConfig, device: torch.device) -> torch.dtype:
-    "'auto' is the checkpoint's type on a GPU and float32 on a CPU. Raises ValueError for a type that weights cannot have."
-    if isinstance(dtype, str) and dtype == 'auto': return DTYPES[config.dtype] if device.type == 'cuda' else torch.float32
+    """'auto' is the checkpoint's type on a GPU; on a CPU bfloat16 where it has instructions for it, else float32.
+
+    Raises ValueError for a type that weights cannot have."""
+    if isinstance(dtype, str) and dtype == 'auto':
+        if device.type == 'cuda': return DTYPES[config.dtype]
+        return torch.bfloat16 if multiplies_bfloat16() else torch.float32
     picked = dtype if isinstance(dtype, torch.dtype) else DTYPES.get(dtype) if isinstance(dtype, str) else None
     if picked not in DTYPES.values():
         raise ValueError(f"dtype must be 'auto', {', '.join(map(repr, DTYPES))} or a torch.dtype of these, got {dtype!r}")
@@ -88,6 +93,7 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
         length = fit_max_model_len(length, num_blocks, most.block_size, given)
     elif device.index is not None: torch.cuda.set_device(device)                  # kernels and graphs go to the current one
     weights = load_weights(folder, config, dtype, device)
+    if device.type == 'cpu' and dtype != torch.float16: weights = pack_weights(weights)
     if device.type != 'cpu':
         num_blocks = count_blocks()
         length = fit_max_model_len(length, num_blocks, most.block_size, given)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TYPES', 'BFLOAT16', 'EXP2', 'TRANSPOSE', 'VECTORS', 'OPTIONS', 'shuffles', 'cpu_features', 'compiler',
-           'CompilerError', 'run_compiler', 'build', 'c_library', 'c_function', 'c_works', 'use_c']
+           'multiplies_bfloat16', 'CompilerError', 'run_compiler', 'build', 'c_library', 'c_function', 'c_works',
+           'use_c']
 
 # %% ../../nbs/27_c_kernels.ipynb #f3d0e26e
 import ctypes, hashlib, os, platform, shlex, shutil, subprocess, tempfile, warnings
@@ -156,6 +157,11 @@ def compiler() -> tuple[tuple[str, ...], str] | None:
         except (OSError, subprocess.SubprocessError): continue
         if said.returncode == 0: return tuple(command), said.stdout
     return None
+
+# %% ../../nbs/27_c_kernels.ipynb #092a49bb
+def multiplies_bfloat16() -> bool:
+    "Has this CPU instructions for products of bfloat16 (AVX512_BF16 or AMX)?"
+    return bool({'avx512_bf16', 'amx_bf16'} & set(cpu_features().split()))
 
 # %% ../../nbs/27_c_kernels.ipynb #04ce0c1c
 class CompilerError(OSError):
