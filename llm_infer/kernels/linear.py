@@ -397,7 +397,10 @@ class PackedWeight(Weight):
         check_rows(self, start, stop)
         begin, end = self.first_row + start, self.first_row + stop
         panels = self.panels[begin // PANEL_ROWS:-(-end // PANEL_ROWS)]
-        return type(self)(panels, (stop - start, self.shape[1]), first_row=begin % PANEL_ROWS)
+        return self._part(panels, (stop - start, self.shape[1]), begin % PANEL_ROWS)
+
+    def _part(self, panels: Tensor, shape: tuple[int, int], first_row: int) -> 'PackedWeight':
+        return PackedWeight(panels, shape, first_row=first_row)
 
 # %% ../../nbs/28_linear.ipynb #67117401
 class OneDNNWeight(Weight):
