@@ -5,10 +5,12 @@
 # %% auto #0
 __all__ = ['TYPES', 'BFLOAT16', 'EXP2', 'TRANSPOSE', 'VECTORS', 'OPTIONS', 'shuffles', 'cpu_features', 'compiler',
            'multiplies_bfloat16', 'CompilerError', 'run_compiler', 'build', 'c_library', 'c_function', 'c_works',
-           'use_c']
+           'use_c', 'build_kernels']
 
 # %% ../../nbs/27_c_kernels.ipynb #f3d0e26e
 import ctypes, hashlib, os, platform, shlex, shutil, subprocess, tempfile, warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 import torch
@@ -230,6 +232,19 @@ def c_works() -> bool:
 
 def use_c(x: Tensor) -> bool:
     "Does an op on `x` take its C kernel? A CPU tensor of float32 or bfloat16, where `LLM_INFER_KERNELS` allows it and a compiler works."
-    if x.device.type != 'cpu' or x.dtype not in (torch.float32, torch.bfloat16): return False
+    if x.device.type != 'cpu' or x.dtype not in (torch.float32, torch.bfloat16) or _failed: return False
     if KERNELS == 'auto': return not INTERPRETED and c_works()
     return KERNELS == 'c' and c_works()
+
+_failed = []        # what the compiler said, after it has failed at a kernel: then none is used any more
+
+def build_kernels(*kernels: Callable) -> None:
+    """Call `kernels`, each of which builds one library at its first call, side by side, before work begins that needs them.
+
+    A compiler that fails at one of them is no compiler: a warning says what it said, and from then on `use_c` is False in this process."""
+    with ThreadPoolExecutor(len(kernels)) as pool:
+        errors = [error for error in (task.exception() for task in [pool.submit(kernel) for kernel in kernels]) if error]
+    for error in errors:
+        if not isinstance(error, CompilerError): raise error
+        if not _failed: warnings.warn(f'no C kernels, PyTorch computes on the CPU instead (slower): {error}', stacklevel=2)
+        _failed.append(str(error))

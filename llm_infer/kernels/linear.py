@@ -465,7 +465,7 @@ def linear(x: Float[Tensor, "*rows in_features"], weight: 'Tensor | Weight',
     return out if out_dtype is None else out.to(out_dtype)
 
 def linear_silu_and_mul(x: Float[Tensor, "*rows in_features"], weight: 'Tensor | Weight',
-                        bias: Float[Tensor, "out_features"] | None = None) -> Float[Tensor, "*rows out_features//2"]:
+                        bias: Float[Tensor, "out_features"] | None = None) -> Float[Tensor, "*rows intermediate_size"]:
     "silu(gate) * up, where `linear` gives all gates and then all ups: in one pass where `weight` was packed as pairs."
     if isinstance(weight, Tensor) or not weight.paired: return silu_and_mul(linear(x, weight, bias))
     return weight.multiply(x, bias, x.dtype, gated=True)
