@@ -377,7 +377,8 @@ class PackedWeight(Weight):
     def multiply(self, x: Tensor, bias: Tensor | None, out_dtype: torch.dtype, gated: bool = False) -> Tensor:
         check_operands(x, self, bias, out_dtype)
         if x.dim() != 2 or x.stride(1) != 1:
-            return self.multiply(x.reshape(-1, x.shape[-1]).contiguous(), bias, out_dtype, gated).unflatten(0, x.shape[:-1])
+            out = self.multiply(x.reshape(-1, x.shape[-1]).contiguous(), bias, out_dtype, gated)
+            return out.reshape(*x.shape[:-1], out.shape[1])
         if bias is not None and (self.first_row or bias.stride(0) != 1): bias = F.pad(bias, (self.first_row, 0)).contiguous()
         num_rows, width = len(x), self._computed // 2 if gated else self._computed
         out = torch.empty((num_rows, width), dtype=out_dtype)
@@ -414,7 +415,7 @@ class OneDNNWeight(Weight):
         rows = x.reshape(-1, x.shape[-1]).to(self.dtype)
         if len(rows) == 0: return x.new_empty((*x.shape[:-1], self.shape[0]), dtype=out_dtype)
         out = torch.ops.mkldnn._linear_pointwise(rows, self._packed, bias if bias is None else bias.to(self.dtype), 'none', [], '')
-        return out.to(out_dtype).unflatten(0, x.shape[:-1])
+        return out.to(out_dtype).reshape(*x.shape[:-1], self.shape[0])
 
     def dense(self) -> Float[Tensor, "out_features in_features"]: return self._packed.to_dense()
 
