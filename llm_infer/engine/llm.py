@@ -280,7 +280,7 @@ class LLM(OfflineEngine):
         default = pick_default_params(self.folder, generation_config)
         device, by_default = pick_device(device), dtype == 'auto'
         dtype = pick_dtype(dtype, config, device)
-        if by_default and device.type == 'cpu': print(f"{self.model_name} in {str(dtype)[6:]} on the CPU (dtype='auto')", file=sys.stderr)
+        if by_default and device.type == 'cpu' and sys.stderr.isatty(): print(f"{self.model_name} in {str(dtype)[6:]} on the CPU (dtype='auto')", file=sys.stderr)
         blocks = pick_blocks(quantization, model, device, dtype)
         scheduler, runner = build_parts(self.folder, config, dtype, device, max_model_len, memory, limits, attention_backend,
                                         enforce_eager, blocks)
