@@ -8,7 +8,7 @@ __all__ = ['WORKLOADS', 'MEASURES', 'MAX_OTHERS', 'PEER_PACKAGES', 'BYTES_PER_WE
            'run_once', 'OwnEngine', 'setup_commands', 'peer_folder', 'check_names', 'setup_peer', 'peer_python',
            'halves_to_neighbours', 'write_gguf', 'add_tensors', 'peer_model', 'planned_steps', 'least_seconds', 'Runs',
            'take_turns', 'agreement', 'as_text', 'result_lines', 'summarize', 'worker_env', 'start_worker', 'Plan',
-           'load_workers', 'run_bench', 'report_lines']
+           'load_workers', 'machine_ceilings', 'run_bench', 'report_lines']
 
 # %% ../nbs/85_bench.ipynb #9d58c04c
 import json, os, random, signal, subprocess, sys, tempfile, time
@@ -140,21 +140,24 @@ class Worker:
             self.process.stdin.write(json.dumps({'do': do, **message}) + '\n')
             self.process.stdin.flush()
             line = self.process.stdout.readline()
-        except BrokenPipeError: line = ''
+        except (BrokenPipeError, ValueError): line = ''
         if not line: raise WorkerError(f'{self.name}: its process ended with code {self.process.wait()}. Its last words:\n{self.last_words()}')
         try: answer = json.loads(line)
         except ValueError: raise WorkerError(f'{self.name}: not an answer: {line.strip()[:200]!r}') from None
         if 'error' in answer: raise WorkerError(f'{self.name}: {answer["error"]}. Its last words:\n{self.last_words()}')
         return answer
 
-    def close(self) -> None:
-        "Ends the process and those it has started, now."
+    def close(self, seconds: float = 2.) -> None:
+        "Ends the process, by the end of its input if it hears that within `seconds`, and all that it has started."
+        try: self.process.stdin.close()
+        except OSError: pass
+        try: self.process.wait(seconds)
+        except subprocess.TimeoutExpired: pass
         try: os.killpg(self.process.pid, signal.SIGKILL) if hasattr(os, 'killpg') else self.process.kill()
         except OSError: pass
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.log):
-            try: pipe.close()
-            except OSError: pass
+        self.process.stdout.close()
+        self.log.close()
 
 # %% ../nbs/85_bench.ipynb #5c2506e7
 def tree_peak_bytes(pid: int, proc: Path = Path('/proc')) -> int:
@@ -305,11 +308,7 @@ def add_tensors(writer: Any, folder: Path, config: Any, dtype: str) -> None:
 def peer_model(name: str, model: str | None, dtype: str, quantization: str | None) -> str:
     "What a peer loads: a folder, or for llama.cpp a GGUF file, made in the cache where there is none. Raises ValueError, OSError."
     from llm_infer.model.default_model import default_gguf_path, resolve_model
-    is_gguf = model is not None and str(model).endswith('.gguf')
-    if name == 'llama.cpp' and quantization is not None:
-        if model is not None and not is_gguf: raise ValueError(f'llama.cpp takes quantised weights from a .gguf file; --model is {model}')
-        return str(model or default_gguf_path())
-    if quantization is not None: raise ValueError(f'{name} is compared without --quantization; only llama.cpp reads the same blocks')
+    if quantization is not None: return str(model or default_gguf_path())
     folder = resolve_model(model)
     if name != 'llama.cpp': return str(folder)
     path = peer_folder() / f'{folder.name}-{dtype}.gguf'
@@ -395,11 +394,12 @@ def as_text(measure: str, value: float) -> str:
     "A figure as people read it."
     if measure == 'memory': return f'{value / 2**30:.2f} GiB' if value else '–'
     if measure in ('output', 'prompt'): return f'{value:,.1f}' if value < 1000 else f'{value:,.0f}'
+    if not value: return '–'
     return f'{value * 1e3:,.1f} ms' if value < 1 else f'{value:,.2f} s'
 
 def result_lines(results: Mapping[str, Mapping[str, dict]]) -> list[str]:
     "The results as a table: a line for each workload and engine; the ratio is ours to the peer's, of medians."
-    rows = [['workload', 'engine', *MEASURES.values(), 'of limit', 'ours is']]
+    rows = [['workload', 'engine', *MEASURES.values(), 'of limit', 'ours/its']]
     for name, by_engine in results.items():
         for engine, r in by_engine.items():
             ratio, share = r.get('ratio'), r.get('share')
@@ -459,6 +459,9 @@ class Plan:
         check_names('a peer', [*self.peers, *(self.peer_pythons or {})], PEER_PACKAGES)
         if self.dtype not in ('auto', *DTYPES): raise ValueError(f'dtype must be auto, {", ".join(DTYPES)}; got {self.dtype!r}')
         if not self.workloads: raise ValueError(f'name one workload or more: {", ".join(WORKLOADS)}')
+        for name in self.peers if self.quantization is not None else ():
+            if name != 'llama.cpp': raise ValueError(f'{name} is compared without quantization: only llama.cpp reads the same blocks')
+            if self.model is not None and not self.model.endswith('.gguf'): raise ValueError(f'llama.cpp takes quantised weights from a .gguf file; the model is {self.model}')
         whole_number('repeat', self.repeat, 1, 1000)
         whole_number('seed', self.seed, 0)
         if self.threads is not None: whole_number('threads', self.threads, 1, 1024)
@@ -490,21 +493,26 @@ def load_workers(plan: Plan, workers: dict[str, Worker], say: Callable[[str], No
     return config, dtype
 
 # %% ../nbs/85_bench.ipynb #a3a1007b
-def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Runs a plan and returns all that was measured: `machine`, `engines`, `results[workload][engine]`, and `dtype`.
-
-    `say` is told what goes on. Raises WorkerError for an engine that fails, ValueError for what cannot be run."""
+def machine_ceilings(threads: int, seconds: float = 1.) -> Any:
+    "The `Hardware` that `threads` threads of this machine are: read bandwidth and matmul peaks, each the best of about `seconds`."
     import torch
     from llm_infer.viz.roofline import measure_ceilings
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try: return measure_ceilings('cpu', seconds)
+    finally: torch.set_num_threads(before)
+
+# %% ../nbs/85_bench.ipynb #d57b56de
+def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None, hardware: Any = None) -> dict[str, Any]:
+    """Runs a plan and returns all that was measured: `machine`, `engines`, `results[workload][engine]`, and `dtype`.
+
+    `say` is told what goes on; the machine's ceilings are measured unless `hardware` says them. Raises WorkerError for an engine that fails,
+    ValueError for what cannot be run."""
     workers: dict[str, Worker] = {}
     try:
         config, dtype = load_workers(plan, workers, say)
         say('measuring the machine')
-        before = torch.get_num_threads()
-        torch.set_num_threads(plan.num_threads)
-        hardware = measure_ceilings('cpu', seconds=1.)
-        torch.set_num_threads(before)
-        results = {}
+        hardware, results = hardware or machine_ceilings(plan.num_threads), {}
         for name in plan.workloads:
             warm = make_workload(name, plan.seed, -1, config.vocab_size)
             for worker in workers.values():
@@ -516,7 +524,8 @@ def run_bench(plan: Plan, say: Callable[[str], None] = lambda text: None) -> dic
                 answer, taken = run_once(workers[engine], workload)
                 return measures(workload, answer), answer['tokens'], taken
             runs = take_turns(list(workers), run, plan.repeat)
-            least = least_seconds(warm, config, hardware, dtype, BYTES_PER_WEIGHT.get(plan.quantization))
+            known = plan.quantization in BYTES_PER_WEIGHT
+            least = least_seconds(warm, config, hardware, dtype, BYTES_PER_WEIGHT[plan.quantization]) if known else None
             results[name] = summarize(warm, runs, least)
         return {'dtype': dtype, 'machine': hardware.__dict__, 'engines': {name: w.engine for name, w in workers.items()}, 'results': results}
     finally:
