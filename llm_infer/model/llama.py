@@ -130,8 +130,8 @@ class Llama:
         return linear(x, self.lm_head, out_dtype=torch.float32)
 
     def __repr__(self) -> str:
-        c, norm = self.config, self.norm
-        return f'Llama({c.num_layers} layers of {c.hidden_size}, max_model_len {self.max_model_len}, {norm.dtype} on {norm.device})'
+        c, head = self.config, self.lm_head
+        return f'Llama({c.num_layers} layers of {c.hidden_size}, max_model_len {self.max_model_len}, {head.dtype} on {head.device})'
 
 # %% ../../nbs/41_llama.ipynb #06f3ddb1
 def pack_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor | Pack]:
