@@ -52,7 +52,7 @@ def test_outputs_are_stored_and_without_errors():
         assert str(root) not in text and str(Path.home()) not in text, f'{p}: a path of this machine in an output'
 
 # %% ../nbs/tests/01_house.ipynb #ab27c689
-floors = {'config': (), 'core': ('config',), 'kernels': (), 'text': ('config',), 'sampling': ('config', 'kernels'), 'model': ('config', 'kernels', 'text'),
+floors = {'config': (), 'core': ('config',), 'kernels': ('config',), 'text': ('config',), 'sampling': ('config', 'kernels'), 'model': ('config', 'kernels', 'text'),
           'engine': ('config', 'core', 'kernels', 'model', 'text', 'sampling'),
           'viz': ('config', 'core', 'kernels', 'model', 'text', 'sampling', 'engine')}
 
