@@ -37,6 +37,11 @@ INLINE floats multiply_add(floats sum, words x, words weight) { return dot(sum, 
 #else
 INLINE floats multiply_add(floats sum, words x, words weight) { return sum + (floats)x * (floats)weight; }
 #endif
+
+INLINE void ask_for(const char *place, int64_t line_step) {
+  if (line_step == 64) __builtin_prefetch(place, 0, 2);                  // each line is used once: to the second cache
+  else __builtin_prefetch(place);                                        // the next panel, a part with each tile: to the first
+}
 '''
 
 # %% ../../nbs/28_linear.ipynb #54abb93d
@@ -59,8 +64,8 @@ static void tile_ROWS(const uint32_t *x, const uint32_t *panel, int64_t num_step
   int64_t k = 0;
   for (; k + sets <= num_steps; k += sets)
     UNROLL for (int set = 0; set < sets; set++) {
-      __builtin_prefetch(ahead);
-      __builtin_prefetch(ahead + line_step);
+      ask_for(ahead, line_step);
+      ask_for(ahead + line_step, line_step);
       ahead += 2 * line_step;
       step_ROWS(sum[set], x + (k + set) * ROWS, panel + (k + set) * COLUMNS);
     }
@@ -162,26 +167,34 @@ INLINE void find_row(const matrix *w, int64_t row, int64_t *panel, int64_t *colu
   *column = half * 16 + inside % 16;
 }
 
-INLINE void write_numbers(void *to, int64_t is_bfloat16, const float *numbers, int64_t count) {
-  if (is_bfloat16) for (int64_t i = 0; i < count; i++) ((bfloat16 *)to)[i] = to_bfloat16(numbers[i]);
-  else memcpy(to, numbers, 4 * count);
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
+
+INLINE void write_numbers(char *to, int64_t is_bfloat16, const float *numbers, int64_t count) {
+  if (count < 16) {
+    if (is_bfloat16) for (int64_t i = 0; i < count; i++) ((bfloat16 *)to)[i] = to_bfloat16(numbers[i]);
+    else memcpy(to, numbers, 4 * count);
+  } else if (is_bfloat16) {
+    UNROLL for (int i = 0; i < 16; i += LANES) {
+      halves upper = __builtin_convertvector(rounded(load(numbers + i)) >> 16, halves);
+      memcpy(to + 2 * i, &upper, sizeof upper);
+    }
+  } else memcpy(to, numbers, 64);
 }
 
-static void finish_row(const job *j, int64_t panel, int64_t row, float *sums) {
+static void finish_panel(const job *j, int64_t panel, int64_t first_row, int64_t end_row, float *sums) {
   int64_t width = j->gated ? j->weight.out_features / 2 : j->weight.out_features;
   for (int64_t half = 0; half < 2; half++) {
     int64_t first = first_row_of(&j->weight, panel, half), count = count_rows_of(&j->weight, panel, half);
-    float *numbers = sums + half * 16;
-    if (j->bias) for (int64_t i = 0; i < count; i++) numbers[i] += read_number(j->bias, j->bias_is_bfloat16, first + i);
-    if (j->gated && half == 0) continue;
-    if (j->gated) {
-      UNROLL for (int i = 0; i < 16; i += LANES) store(sums + i, silu(load(sums + i)) * load(numbers + i));
-      numbers = sums;
-      first = panel * 16;
+    float bias[16] = {};
+    if (j->bias) for (int64_t i = 0; i < count; i++) bias[i] = read_number(j->bias, j->bias_is_bfloat16, first + i);
+    if (j->gated) first = panel * 16;
+    for (int64_t row = first_row; row < end_row; row++) {
+      float *numbers = sums + (row - first_row) * COLUMNS + half * 16;
+      if (j->bias) UNROLL for (int i = 0; i < 16; i += LANES) store(numbers + i, load(numbers + i) + load(bias + i));
+      if (j->gated && half == 0) continue;                              // the gates wait for their ups
+      if (j->gated) UNROLL for (int i = 0; i < 16; i += LANES) store(numbers + i, silu(load(numbers + i - 16)) * load(numbers + i));
+      write_numbers(j->out + (row * width + first) * (j->out_is_bfloat16 ? 2 : 4), j->out_is_bfloat16, numbers, count);
     }
-    char *to = j->out + (row * width + first) * (j->out_is_bfloat16 ? 2 : 4);
-    if (count == 16) write_numbers(to, j->out_is_bfloat16, numbers, 16);
-    else write_numbers(to, j->out_is_bfloat16, numbers, count);
   }
 }
 '''
@@ -202,7 +215,7 @@ PANEL = r'''
 #define BLOCK_ROWS 192
 #define BLOCK_WORDS (128 * 1024)                 // of x: 512 KB
 #define DEPTH_WORDS 1024
-#define PREFETCH 2048                            // bytes ahead of the reading, where every weight is read once
+#define PREFETCH 4096                            // bytes ahead of the reading, where every weight is read once
 
 INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -223,7 +236,7 @@ static void multiply_panel(const job *j, int64_t panel, int64_t num_tiles, int64
                          count == 1 ? (const char *)weights + PREFETCH : next, 64 / count);
     }
   }
-  for (int64_t row = first_row; row < end_row; row++) finish_row(j, panel, row, sums + (row - first_row) * COLUMNS);
+  finish_panel(j, panel, first_row, end_row, sums);
 }
 '''
 

@@ -77,7 +77,7 @@ static void tile_ROWS(const uint32_t *x, const uint32_t *panel, int64_t num_unit
       const uint32_t *codes = panel + unit * PANEL_WORDS + column, *block_x = x + unit * X_WORDS * ROWS;
       floats block_sum[ROWS][TILE_VECTORS];
       UNROLL for (int row = 0; row < ROWS; row++) UNROLL for (int v = 0; v < TILE_VECTORS; v++) block_sum[row][v] = (floats){};
-      for (int line = 0; line < (column ? 0 : PANEL_WORDS / 16); line++, ahead += line_step) __builtin_prefetch(ahead);
+      for (int line = 0; line < (column ? 0 : PANEL_WORDS / 16); line++, ahead += line_step) ask_for(ahead, line_step);
       for (int word = 0; word < CODE_WORDS; word++)
         UNROLL for (int pair = 0; pair < 16 / CODE_WORDS; pair++) {
           UNROLL for (int v = 0; v < TILE_VECTORS; v++) {
