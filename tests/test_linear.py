@@ -243,8 +243,10 @@ static void check(int64_t m, int64_t n, int64_t k, int64_t paired, int out_is_bf
   int64_t *ids = malloc(n * 8), units = UNITS_OF(k);
   for (int64_t i = 0; i < n; i++) ids[i] = i;
   char *panels = calloc(num_panels * units * PANEL_WORDS, 4), *scratch = malloc((m < 192 ? m : 192) * units * X_WORDS * 4);
-  fill_panels(n, k, paired, num_panels, panels, ids, w);
-  linear(x, x_is_bfloat16, stride, m, panels, n, k, num_panels, paired, 0, bias, 0, out, out_is_bfloat16, scratch);
+  matrix weight = {(uint32_t *)panels, n, k, num_panels, paired};
+  fill_panels(&weight, ids, w);
+  int64_t types = PAIRS + 4 * out_is_bfloat16;
+  linear(&weight, x, stride, m, bias, out, types, scratch);
   for (int64_t i = 0; i < m; i++)
     for (int64_t c = 0; c < n; c++) {
       double sum = ((float *)bias)[c], scale = fabs(sum);
@@ -255,7 +257,7 @@ static void check(int64_t m, int64_t n, int64_t k, int64_t paired, int out_is_bf
       }
       compare(read_number(out, out_is_bfloat16, i * n + c), sum, scale * (out_is_bfloat16 ? 1000 : 1));
     }
-  if (paired) linear(x, x_is_bfloat16, stride, m, panels, n, k, num_panels, 1, 1, 0, 0, out, out_is_bfloat16, scratch);
+  if (paired) linear(&weight, x, stride, m, 0, out, types + 8, scratch);
   free(x); free(out); free(bias); free(w); free(ids); free(panels); free(scratch);
 }
 '''
@@ -263,7 +265,8 @@ static void check(int64_t m, int64_t n, int64_t k, int64_t paired, int out_is_bf
 # %% ../nbs/tests/28_linear.ipynb #f61d322e
 DENSE_CHECK = r'''
 #define UNITS_OF(k) (PAIRS ? (k + 1) / 2 : k)
-static void fill_panels(int64_t n, int64_t k, int64_t paired, int64_t num_panels, void *panels, void *ids, float *w) {
+static void fill_panels(matrix *weight, void *ids, float *w) {
+  int64_t n = weight->out_features, k = weight->in_features;
   char *stored = malloc(n * k * (PAIRS ? 2 : 4)), *again = malloc(n * k * (PAIRS ? 2 : 4));
   for (int64_t i = 0; i < n * k; i++) {
     float number = noise();
@@ -271,21 +274,22 @@ static void fill_panels(int64_t n, int64_t k, int64_t paired, int64_t num_panels
     if (PAIRS) ((bfloat16 *)stored)[i] = to_bfloat16(number);
     else ((float *)stored)[i] = number;
   }
-  pack_weight(stored, k, n, k, paired, num_panels, panels);
-  gather(panels, n, k, paired, 0, ids, n, again);
+  pack_weight(weight, stored);
+  gather(weight, 0, ids, n, again);
   if (memcmp(stored, again, n * k * (PAIRS ? 2 : 4))) exit(2);
   free(stored); free(again);
 }
 '''
 BLOCK_CHECK = r'''
 #define UNITS_OF(k) (k / 32)
-static void fill_panels(int64_t n, int64_t k, int64_t paired, int64_t num_panels, void *panels, void *ids, float *w) {
+static void fill_panels(matrix *weight, void *ids, float *w) {
+  int64_t n = weight->out_features, k = weight->in_features;
   uint8_t *blocks = malloc(n * k / 32 * BLOCK_BYTES);
   for (int64_t i = 0; i < n * k / 32 * BLOCK_BYTES; i++) blocks[i] = next();
   for (int64_t i = 0; i < n * k / 32; i++)
     for (int s = 0; s < SCALES; s++) blocks[i * BLOCK_BYTES + 2 * s + 1] = 0x20 | (next() & 0x88);
-  pack_blocks(blocks, n, k / 32, paired, num_panels, panels);
-  gather(panels, n, k, paired, 0, ids, n, w);
+  pack_blocks(weight, blocks);
+  gather(weight, 0, ids, n, w);
   free(blocks);
 }
 '''
