@@ -70,7 +70,8 @@ class TransformersPeer:
 class VLLMPeer:
     "vLLM's CPU backend, compiled, with its own defaults."
     def load(self, model: str, dtype: str, threads: int, max_model_len: int, max_num_seqs: int, kv_cache_bytes: int, **_) -> dict:
-        os.environ.setdefault('VLLM_CPU_KVCACHE_SPACE', str(-(-kv_cache_bytes // 2**30)))
+        for name, value in (('KVCACHE_SPACE', -(-kv_cache_bytes // 2**30)), ('OMP_THREADS_BIND', 'nobind')): os.environ.setdefault(f'VLLM_CPU_{name}', str(value))
+        os.environ.setdefault('VLLM_ENABLE_V1_MULTIPROCESSING', '0')
         import vllm
         self.llm = vllm.LLM(model=model, dtype=dtype, max_model_len=max_model_len, max_num_seqs=max_num_seqs, seed=0, skip_tokenizer_init=True)
         self.count = 0
