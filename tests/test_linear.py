@@ -275,7 +275,8 @@ static void fill_panels(matrix *weight, void *ids, float *w) {
     else ((float *)stored)[i] = number;
   }
   pack_weight(weight, stored);
-  gather(weight, 0, ids, n, again);
+  int64_t wrong = 0;
+  gather(weight, 0, ids, n, again, &wrong);
   if (memcmp(stored, again, n * k * (PAIRS ? 2 : 4))) exit(2);
   free(stored); free(again);
 }
@@ -289,7 +290,8 @@ static void fill_panels(matrix *weight, void *ids, float *w) {
   for (int64_t i = 0; i < n * k / 32; i++)
     for (int s = 0; s < SCALES; s++) blocks[i * BLOCK_BYTES + 2 * s + 1] = 0x20 | (next() & 0x88);
   pack_blocks(weight, blocks);
-  gather(weight, 0, ids, n, w);
+  int64_t wrong = 0;
+  gather(weight, 0, ids, n, w, &wrong);
   free(blocks);
 }
 '''

@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = ['WORDS', 'TILE', 'PACK', 'RESULT', 'UNITS', 'PANEL', 'BLOCKS', 'ENTRIES', 'LINEAR', 'LINEAR_SOURCE', 'PANEL_ROWS',
            'BLOCK_ROWS', 'FLOATS', 'for_all_rows', 'linear_functions', 'scratch', 'Weight', 'check_operands',
-           'check_rows', 'check_ids', 'PackedWeight', 'OneDNNWeight', 'pack_panels', 'has_amx', 'pack_weight', 'linear',
+           'check_rows', 'PackedWeight', 'OneDNNWeight', 'pack_panels', 'has_amx', 'pack_weight', 'linear',
            'linear_silu_and_mul']
 
 # %% ../../nbs/28_linear.ipynb #a53dfdeb
-import threading
+import ctypes, threading
 from functools import lru_cache
-from pathlib import Path
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
@@ -160,11 +159,18 @@ INLINE int64_t count_rows_of(const matrix *w, int64_t panel, int64_t half) {
   int64_t end = w->paired ? (half + 1) * (w->out_features / 2) : w->out_features;
   return larger(0, smaller(16, end - first_row_of(w, panel, half)));
 }
-INLINE void find_row(const matrix *w, int64_t row, int64_t *panel, int64_t *column) {
+INLINE int find_row(const matrix *w, int64_t first_row, int64_t id, int64_t *panel, int64_t *column, int64_t *wrong) {
+  int64_t row = first_row + id;
+  if (id < 0 || row >= w->out_features) {
+    #pragma omp atomic write
+    *wrong = 1;
+    return 0;
+  }
   int64_t half = w->paired ? row / (w->out_features / 2) : row % 32 / 16;
   int64_t inside = w->paired ? row % (w->out_features / 2) : row;
   *panel = inside / (w->paired ? 16 : 32);
   *column = half * 16 + inside % 16;
+  return 1;
 }
 
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
@@ -288,13 +294,14 @@ void pack_weight(void *weight, void *dense) {
       }
 }
 
-void gather(void *weight, int64_t first_row, void *ids, int64_t num_ids, void *out) {
+// `wrong` becomes 1 where an id is not a row; its place in `out` is not written then.
+void gather(void *weight, int64_t first_row, void *ids, int64_t num_ids, void *out, void *wrong) {
   const matrix *w = weight;
   int64_t num_units = units_of(w), size = w->in_features * (PAIRS ? 2 : 4);
   #pragma omp parallel for schedule(static) if (num_ids > 8)
   for (int64_t i = 0; i < num_ids; i++) {
     int64_t panel, column;
-    find_row(w, first_row + ((const int64_t *)ids)[i], &panel, &column);
+    if (!find_row(w, first_row, ((const int64_t *)ids)[i], &panel, &column, wrong)) continue;
     const uint32_t *word = w->panels + panel * num_units * COLUMNS + column;
     for (int64_t k = 0; k < num_units; k++) memcpy((char *)out + i * size + 4 * k, word + k * COLUMNS, smaller(4, size - 4 * k));
   }
@@ -319,7 +326,7 @@ LINEAR_SOURCE = WORDS + for_all_rows(TILE, 'tile') + PACK + RESULT + UNITS + PAN
 def linear_functions(dtype: torch.dtype) -> tuple:
     "The C functions pack_weight, linear and gather for weights in `dtype`. Raises OSError where they cannot be compiled."
     library = c_library(LINEAR_SOURCE, PAIRS=int(dtype == torch.bfloat16))
-    return c_function(library, 'pack_weight', 'pp'), c_function(library, 'linear', 'ppiippip'), c_function(library, 'gather', 'pipip')
+    return c_function(library, 'pack_weight', 'pp'), c_function(library, 'linear', 'ppiippip'), c_function(library, 'gather', 'pipipp')
 
 _scratch = threading.local()
 
@@ -380,11 +387,6 @@ def check_rows(weight: Weight, start: int, stop: int) -> None:
     if weight.paired: raise ValueError('rows of a weight packed as pairs are not in order')
     if not 0 <= start < stop <= weight.shape[0]: raise ValueError(f'rows {start} to {stop} are not within 0 to {weight.shape[0]}')
 
-def check_ids(weight: Weight, ids: Tensor) -> None:
-    "Raises IndexError where `ids` names a row that is not there."
-    if len(ids) and not 0 <= ids.min() <= ids.max() < weight.shape[0]:
-        raise IndexError(f'rows must be from 0 to {weight.shape[0] - 1}, got {int(ids.min())} to {int(ids.max())}')
-
 # %% ../../nbs/28_linear.ipynb #c6cc9b3d
 class PackedWeight(Weight):
     "A weight in panels of 32 rows, float32 or bfloat16, on the CPU."
@@ -417,9 +419,9 @@ class PackedWeight(Weight):
         return out[:, self.first_row:] if self.first_row else out
 
     def gather(self, ids: Int64[Tensor, "num_ids"]) -> Float[Tensor, "num_ids in_features"]:
-        check_ids(self, ids)
-        out, ids = torch.empty((len(ids), self.shape[1]), dtype=self.dtype), ids.contiguous()
-        self._gather(self._address, self.first_row, ids.data_ptr(), len(ids), out.data_ptr())
+        out, ids, wrong = torch.empty((len(ids), self.shape[1]), dtype=self.dtype), ids.contiguous(), ctypes.c_int64()
+        self._gather(self._address, self.first_row, ids.data_ptr(), len(ids), out.data_ptr(), ctypes.addressof(wrong))
+        if wrong.value: raise IndexError(f'rows must be from 0 to {self.shape[0] - 1}, got {int(ids.min())} to {int(ids.max())}')
         return out
 
     def rows(self, start: int, stop: int) -> 'PackedWeight':
@@ -448,7 +450,6 @@ class OneDNNWeight(Weight):
     def dense(self) -> Float[Tensor, "out_features in_features"]: return self._packed.to_dense()
 
     def gather(self, ids: Int64[Tensor, "num_ids"]) -> Float[Tensor, "num_ids in_features"]:
-        check_ids(self, ids)
         if self._dense is None: self._dense = self.dense()       # from now on there are two
         return self._dense.index_select(0, ids)
 

@@ -181,13 +181,13 @@ INLINE float scale_at(const uint32_t *block, int64_t column, int64_t scale) {
   return from_float16(broadcast_word(column / LANES % 2 ? word : word << 16))[0];
 }
 
-void gather(void *weight, int64_t first_row, void *ids, int64_t num_ids, void *out) {
+void gather(void *weight, int64_t first_row, void *ids, int64_t num_ids, void *out, void *wrong) {
   const matrix *w = weight;
   int64_t num_units = units_of(w);
   #pragma omp parallel for schedule(static) if (num_ids > 8)
   for (int64_t i = 0; i < num_ids; i++) {
     int64_t panel, column;
-    find_row(w, first_row + ((const int64_t *)ids)[i], &panel, &column);
+    if (!find_row(w, first_row, ((const int64_t *)ids)[i], &panel, &column, wrong)) continue;
     for (int64_t unit = 0; unit < num_units; unit++) {
       const uint32_t *block = w->panels + (panel * num_units + unit) * PANEL_WORDS;
       float d = scale_at(block, column, 0), *to = (float *)out + (i * num_units + unit) * 32;
@@ -220,7 +220,7 @@ KINDS = {'Q4_0': BlockKind(4, 8, False), 'Q4_1': BlockKind(4, 0, True), 'Q8_0': 
 def quantized_functions(kind: str, x_dtype: torch.dtype) -> tuple:
     "The C functions pack_blocks, linear and gather for blocks of `kind` and x in `x_dtype`. Raises OSError where they cannot be compiled."
     library = c_library(QUANTIZED_SOURCE, PAIRS=int(x_dtype == torch.bfloat16), **KINDS[kind].defines)
-    return c_function(library, 'pack_blocks', 'pp'), c_function(library, 'linear', 'ppiippip'), c_function(library, 'gather', 'pipip')
+    return c_function(library, 'pack_blocks', 'pp'), c_function(library, 'linear', 'ppiippip'), c_function(library, 'gather', 'pipipp')
 
 # %% ../../nbs/25_quantized_linear.ipynb #19730649
 class QuantizedWeight(PackedWeight):
