@@ -216,7 +216,7 @@ UNITS = r'''
 #define CHUNK LANES                              // units that are packed at a time
 #define ROOM_WORDS 1
 #define PREPARED(weights, units, count, room) ((void)(room), weights)    // nothing is to be done to a panel before use
-#define TILES(count) all_tile
+#define TILE_FOR(count, rows) all_tile[rows - 1]
 
 static void pack_x(const job *j, int64_t row, int64_t rows, int64_t unit, uint32_t *to) {
   pack(j->x + row * j->x_stride, j->x_is_bfloat16, j->x_stride, j->weight.in_features, rows, unit, to, rows);
@@ -242,7 +242,7 @@ static void multiply_panel(const job *j, int64_t panel, int64_t num_tiles, int64
       int64_t row = j->num_rows * t / num_tiles, rows = j->num_rows * (t + 1) / num_tiles - row;
       const uint32_t *x = j->packed_x + ((row - block_row) * j->num_units + begin * rows) * X_WORDS;
       const char *next = (const char *)(weights + units * PANEL_WORDS) + (t - first_tile) * (units * 4 * PANEL_WORDS / count);
-      TILES(count)[rows - 1](x, prepared, units, begin > 0, sums + (row - first_row) * COLUMNS,
+      TILE_FOR(count, rows)(x, prepared, units, begin > 0, sums + (row - first_row) * COLUMNS,
                              count == 1 ? (const char *)weights + PREFETCH : next, 64 / count);
     }
   }

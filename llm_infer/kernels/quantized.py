@@ -126,7 +126,7 @@ WIDE = r'''
 #define WIDE_PANEL_WORDS (COLUMNS * WIDE_CODE_WORDS + COLUMNS / 2 * SCALES)
 #define ROOM_WORDS (WIDE_PANEL_WORDS * (DEPTH_WORDS / X_WORDS + 1))
 #define PREPARED(weights, units, count, room) (count > 1 ? widen(weights, units, room) : weights)
-#define TILES(count) (count > 1 ? all_wide : all_tile)
+#define TILE_FOR(count, rows) (count > 1 ? all_wide[rows - 1] : all_tile[rows - 1])
 
 INLINE floats add_wide(floats sum, words codes, int pair, const uint32_t *x, int rows) {
   (void)pair, (void)rows;
@@ -158,7 +158,7 @@ NOT_WIDE = r'''
 #else
 #define ROOM_WORDS 1
 #define PREPARED(weights, units, count, room) ((void)(room), weights)
-#define TILES(count) all_tile
+#define TILE_FOR(count, rows) all_tile[rows - 1]
 #endif
 '''
 
