@@ -23,6 +23,10 @@ from .triton_compat import INTERPRETED, KERNELS
 WORDS = r'''
 #define COLUMNS 32                               // of a panel
 #define VECTORS (COLUMNS / LANES)
+#define BLOCK_ROWS 192                           // of x, whose words stay in the second cache: at most
+#define BLOCK_WORDS (128 * 1024)                 // 512 KB
+#define DEPTH_WORDS 1024                         // of a row at a time
+#define PREFETCH 4096                            // bytes ahead of the reading, where every weight is read once
 #if LANES == 16
 #define LARGEST_TILE 12                          // rows: 24 of 32 registers hold sums
 #elif LANES == 8 || defined(__aarch64__)
@@ -210,6 +214,9 @@ UNITS = r'''
 #define X_WORDS 1
 #define PANEL_WORDS COLUMNS
 #define CHUNK LANES                              // units that are packed at a time
+#define ROOM_WORDS 1
+#define PREPARED(weights, units, count, room) ((void)(room), weights)    // nothing is to be done to a panel before use
+#define TILE_FOR(count, rows) all_tile[rows - 1]
 
 static void pack_x(const job *j, int64_t row, int64_t rows, int64_t unit, uint32_t *to) {
   pack(j->x + row * j->x_stride, j->x_is_bfloat16, j->x_stride, j->weight.in_features, rows, unit, to, rows);
@@ -218,28 +225,25 @@ static void pack_x(const job *j, int64_t row, int64_t rows, int64_t unit, uint32
 
 # %% ../../nbs/28_linear.ipynb #3b8e4cba
 PANEL = r'''
-#define BLOCK_ROWS 192
-#define BLOCK_WORDS (128 * 1024)                 // of x: 512 KB
-#define DEPTH_WORDS 1024
-#define PREFETCH 4096                            // bytes ahead of the reading, where every weight is read once
-
 INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One panel and tiles first_tile .. last_tile of num_tiles; x is packed from row block_row on.
 static void multiply_panel(const job *j, int64_t panel, int64_t num_tiles, int64_t first_tile, int64_t last_tile, int64_t block_row,
                            int64_t depth) {
   float sums[BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
+  uint32_t room[ROOM_WORDS];
   int64_t first_row = j->num_rows * first_tile / num_tiles, end_row = j->num_rows * last_tile / num_tiles;
   int64_t count = last_tile - first_tile;
   for (int64_t begin = 0; begin < j->num_units; begin += depth) {
     int64_t units = smaller(depth, j->num_units - begin);
     const uint32_t *weights = j->weight.panels + (panel * j->num_units + begin) * PANEL_WORDS;
+    const uint32_t *prepared = PREPARED(weights, units, count, room);
     for (int64_t t = first_tile; t < last_tile; t++) {
       int64_t row = j->num_rows * t / num_tiles, rows = j->num_rows * (t + 1) / num_tiles - row;
       const uint32_t *x = j->packed_x + ((row - block_row) * j->num_units + begin * rows) * X_WORDS;
       const char *next = (const char *)(weights + units * PANEL_WORDS) + (t - first_tile) * (units * 4 * PANEL_WORDS / count);
-      all_tile[rows - 1](x, weights, units, begin > 0, sums + (row - first_row) * COLUMNS,
-                         count == 1 ? (const char *)weights + PREFETCH : next, 64 / count);
+      TILE_FOR(count, rows)(x, prepared, units, begin > 0, sums + (row - first_row) * COLUMNS,
+                             count == 1 ? (const char *)weights + PREFETCH : next, 64 / count);
     }
   }
   finish_panel(j, panel, first_row, end_row, sums);
