@@ -25,9 +25,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 # %% ../nbs/tests/26_attention_c.ipynb #73156c84
 def nan_for_empty():
-    "`torch.empty` of floats gives NaN."
-    empty = torch.empty
-    return patch.object(torch, 'empty', lambda *shape, **options: (lambda x: x.fill_(torch.nan) if x.is_floating_point() else x)(empty(*shape, **options)))
+    "`torch.empty_like` gives NaN."
+    return patch.object(torch, 'empty_like', lambda x, **options: torch.full(x.shape, torch.nan, dtype=x.dtype))
 
 def c_error(requests, num_heads, num_kv_heads, block_size, head_dim=16, layout='plain', dtype=torch.float32, num_splits=0, **variation):
     "The largest difference between the C kernel and the loop in float64, over the largest result."

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SIZES', 'PRODUCT_OF_ROWS', 'PRODUCT', 'FIND_ROWS', 'READ_ROWS', 'TURN_KEYS', 'PAIR_VALUES', 'WEIGHTS', 'VISIBLE_ONLY',
-           'STATE', 'SOFTMAX', 'CALL', 'LIST_TILES', 'READ_QUERIES', 'ATTEND', 'WRITE_ROWS', 'NUM_PARTS', 'MERGE_PARTS',
-           'ATTEND_PART', 'PAGED_ATTENTION', 'ATTENTION', 'ROWS', 'scratch', 'LOG2_E', 'paged_attention', 'Scratch',
-           'attention_c_takes', 'attention_c']
+           'HIDE', 'STATE', 'SOFTMAX', 'CALL', 'LIST_TILES', 'READ_QUERIES', 'FIND_KEYS', 'SOFTMAX_OF_TILE', 'ATTEND',
+           'WRITE_ROWS', 'NUM_PARTS', 'MERGE_PARTS', 'ITEMS', 'ATTEND_ALL', 'PAGED_ATTENTION', 'ATTENTION', 'ROWS',
+           'scratch', 'LOG2_E', 'paged_attention', 'layout', 'Scratch', 'attention_c_takes', 'attention_c']
 
 # %% ../../nbs/26_attention_c.ipynb #7232c1e5
 import threading
@@ -19,12 +19,14 @@ from .c_compiler import c_function, c_library
 # %% ../../nbs/26_attention_c.ipynb #4a2cd1b2
 SIZES = r'''
 #include <stdlib.h>
-#define CHUNK 128                                // keys between two updates of the softmax
+#define CHUNK 256                                // keys between two updates of the softmax
+#define AHEAD 64                                 // keys from one that is read to the one that is asked for
 #define GROUP_OF_KEYS (2 * LANES)                // keys that are turned and multiplied together
 #define PADDED(n) (((n) + 2 * LANES - 1) / (2 * LANES) * (2 * LANES))
 #define DIMS PADDED(HEAD_DIM)
 #define ROW_WORDS (DIMS / TERMS)                 // of a query or key, as the multiply-adds take it
 #define ALIGNED __attribute__((aligned(64)))
+#define APART static __attribute__((noinline))   // compiled by itself: the registers are its own loop's
 #if BFLOAT16
 typedef bfloat16 number;
 #define PER_WORD 2                               // numbers in a word of the cache
@@ -80,7 +82,7 @@ INLINE void product_of_rows(int num_rows, float *result, int result_stride, cons
 
 # %% ../../nbs/26_attention_c.ipynb #fbba773a
 PRODUCT = PRODUCT_OF_ROWS + r'''
-static void product(int num_rows, float *result, int result_stride, const word *left, int left_stride,
+APART void product(int num_rows, float *result, int result_stride, const word *left, int left_stride,
                     const word *right, int right_stride, int depth, int add) {
 #define PRODUCT(n) product_of_rows(n, result, result_stride, left, left_stride, right, right_stride, depth, add)
 #define CASE(n) case n: PRODUCT(n); break;
@@ -102,13 +104,14 @@ static void product(int num_rows, float *result, int result_stride, const word *
 FIND_ROWS = r'''
 static const number nothing[HEAD_DIM];           // stands for a key or value that is not there
 
-static void find_rows(const number **rows, int num_keys, const number *cache, const int32_t *blocks,
+APART void find_rows(const number **rows, int num_keys, const number *cache, const int32_t *blocks,
                       int64_t block_size, const int64_t *strides, int64_t first) {
   int64_t block = first / block_size;
   int64_t offset = first % block_size;
   for (int i = 0; i < num_keys; block++, offset = 0) {
     const number *row = cache + blocks[block] * strides[0] + offset * strides[1];
-    for (; offset < block_size && i < num_keys; offset++, row += strides[1]) rows[i++] = row;
+    const int end = num_keys - i < block_size - offset ? num_keys : i + block_size - offset;   // of this block
+    for (; i < end; i++, row += strides[1]) rows[i] = row;
   }
   for (int i = num_keys; i < PADDED(num_keys); i++) rows[i] = nothing;
 }
@@ -124,23 +127,23 @@ INLINE words row_words(const number *row, int vector) {
   if (left > 0) memcpy(&some, row + first, left * sizeof(number));
   return some;
 }
-INLINE void prefetch_rows(int num_keys, const number *const *key_rows, const number *const *value_rows) {
-  for (int i = 0; i < num_keys; i++) {
-    UNROLL for (int byte = 0; byte < HEAD_DIM * (int)sizeof(number); byte += 64) {
-      __builtin_prefetch((const char *)key_rows[i] + byte, 0, 2);          // 0: to read; 2: into the L2 cache
-      __builtin_prefetch((const char *)value_rows[i] + byte, 0, 2);
-    }
-  }
+INLINE void ask_for(const number *row, int vector) {       // for the line that this vector is in
+  const int byte = vector * LANES * 4;
+  if (byte % 64 != 0 || byte >= HEAD_DIM * (int)sizeof(number)) return;
+  __builtin_prefetch((const char *)row + byte, 0, 2);      // 0: to read; 2: into the L2 cache
 }
 '''
 
 # %% ../../nbs/26_attention_c.ipynb #5fdc9156
 TURN_KEYS = r'''
-static void turn_keys(word *turned, const number *const *rows) {
+APART void turn_keys(word *turned, const number *const *rows) {
   for (int half = 0; half < 2; half++) {
     UNROLL for (int vector = 0; vector < DIMS / LANES / PER_WORD; vector++) {
       words tile[LANES];
-      UNROLL for (int i = 0; i < LANES; i++) tile[i] = row_words(rows[half * LANES + i], vector);
+      UNROLL for (int i = 0; i < LANES; i++) {
+        tile[i] = row_words(rows[half * LANES + i], vector);
+        ask_for(rows[half * LANES + i + AHEAD], vector);
+      }
       transpose(tile);
       word *to = turned + vector * LANES * (PER_WORD / TERMS) * GROUP_OF_KEYS + half * LANES;
       UNROLL for (int i = 0; i < LANES; i++) {
@@ -158,11 +161,13 @@ static void turn_keys(word *turned, const number *const *rows) {
 
 # %% ../../nbs/26_attention_c.ipynb #f6c85a7e
 PAIR_VALUES = r'''
-static void pair_values(word *values, const number *const *rows) {
+APART void pair_values(word *values, const number *const *rows) {
   for (int i = 0; i < LANES; i++) {
     UNROLL for (int vector = 0; vector < DIMS / LANES / PER_WORD; vector++) {
       words one = row_words(rows[i], vector);
       words other = row_words(rows[i + LANES], vector);
+      ask_for(rows[i + AHEAD], vector);
+      ask_for(rows[i + LANES + AHEAD], vector);
       word *to = values + i * DIMS + vector * LANES * PER_WORD;
 #if TERMS == 2
       store_words(to, (one & 0xffffu) | other << 16);
@@ -232,9 +237,23 @@ INLINE floats capped(floats scores, float soft_cap) {      // soft_cap * tanh(sc
 '''
 
 # %% ../../nbs/26_attention_c.ipynb #abed5739
+HIDE = r'''
+static void hide(float *scores, int num_keys, int begin, int end) {
+  if (begin == 0 && end == num_keys) return;
+  for (int i = 0; i < num_keys; i += LANES) {
+    if (i < begin || i + LANES > end) store(scores + i, visible_only(load(scores + i), i, begin, end));
+  }
+}
+static void cap(float *scores, int num_keys, float scale, float soft_cap) {
+  for (int i = 0; i < num_keys; i += LANES) store(scores + i, capped(load(scores + i) * scale, soft_cap));
+}
+'''
+
+# %% ../../nbs/26_attention_c.ipynb #54804786
 STATE = r'''
 typedef struct {                                 // of a tile of queries, between two chunks of keys
   float largest[ROWS];                           // score so far
+  float before[ROWS];                            // as it was before this chunk
   floats sums[ROWS];                             // of weights
   float weighted[ROWS * DIMS] ALIGNED;           // sums of values
 } State;
@@ -247,21 +266,25 @@ static void start(State *state, int num_rows) {
   memset(state->weighted, 0, num_rows * DIMS * sizeof(float));
 }
 '''
+
+# %% ../../nbs/26_attention_c.ipynb #1ac9e564
 SOFTMAX = r'''
-static void softmax_row(float *scores, int num_keys, int begin, int end, float scale, float soft_cap, State *state, int row) {
-  floats largest = broadcast(state->largest[row]);
-  for (int i = 0; i < num_keys; i += LANES) {
-    floats some = load(scores + i) * scale;
-    if (soft_cap > 0.f) some = capped(some, soft_cap);
-    if (i < begin || i + LANES > end) some = visible_only(some, i, begin, end);
-    store(scores + i, some);
-    largest = max_floats(largest, some);
+APART void largest_score(const float *scores, int num_keys, State *state, int row) {
+  state->before[row] = state->largest[row];
+  floats one = broadcast(state->largest[row]);
+  floats other = one;
+  for (int i = 0; i < num_keys; i += 2 * LANES) {
+    one = max_floats(one, load(scores + i));
+    other = max_floats(other, load(scores + i + LANES));
   }
-  largest = largest_lane(largest);
+  state->largest[row] = largest_lane(max_floats(one, other))[0];
+}
+APART void weigh(float *scores, int num_keys, float scale, State *state, int row) {
+  const floats largest = broadcast(state->largest[row] * scale);
   floats sum = {};
   for (int i = 0; i < num_keys; i += 2 * LANES) {
-    floats one = weight(load(scores + i) - largest);
-    floats other = weight(load(scores + i + LANES) - largest);
+    floats one = weight(load(scores + i) * scale - largest);
+    floats other = weight(load(scores + i + LANES) * scale - largest);
     sum += one + other;
 #if TERMS == 2
     store_words(scores + i / 2, pair_of_weights(one, other));
@@ -270,46 +293,50 @@ static void softmax_row(float *scores, int num_keys, int begin, int end, float s
     store(scores + i + LANES, other);
 #endif
   }
-  floats shrink = weight(state->largest[row] - largest);
-  state->largest[row] = largest[0];
+  const floats shrink = weight(broadcast((state->before[row] - state->largest[row]) * scale));
   state->sums[row] = state->sums[row] * shrink + sum;
-  if (shrink[0] == 1.f) return;
+  if (state->before[row] == state->largest[row]) return;
   float *weighted = state->weighted + row * DIMS;
   UNROLL for (int i = 0; i < DIMS; i += LANES) store(weighted + i, load(weighted + i) * shrink);
 }
 '''
 
-# %% ../../nbs/26_attention_c.ipynb #54804786
+# %% ../../nbs/26_attention_c.ipynb #ff24f141
 CALL = r'''
+typedef struct {                                 // strides are in numbers; the last one of each tensor is 1
+  int64_t num_kv_heads, group, block_size, table_stride, q_strides[2], key_strides[3], value_strides[3], window;
+} Layout;
 typedef struct {
   number *out;
   const number *q, *keys, *values;
   const int32_t *block_table, *cu_seqlens, *seq_lens;
-  int64_t num_kv_heads, group, block_size, table_stride;
-  int64_t q_strides[2], key_strides[3], value_strides[3];            // in numbers; the last one of each is 1
-  int64_t window;                                                    // 0: none
-  float scale, soft_cap;                                             // with log2(e); 0: no cap
+  Layout layout;
+  float scale, soft_cap;                         // with log2(e); 0: no cap
 } Call;
 typedef struct { int32_t request, first_row, num_rows, num_keys; } Tile;
+typedef struct { const Tile *tile; int64_t kv_head, begin, end; } Item;
 
 INLINE int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
 static int64_t num_visible(const Call *call, const Tile *tile, int row) {
   int64_t num_queries = call->cu_seqlens[tile->request + 1] - call->cu_seqlens[tile->request];
-  int64_t token = (tile->first_row + row) / call->group;
+  int64_t token = (tile->first_row + row) / call->layout.group;
   return call->seq_lens[tile->request] - num_queries + token + 1;
 }
 INLINE int64_t first_visible(const Call *call, int64_t num_visible) {
-  return call->window > 0 && num_visible > call->window ? num_visible - call->window : 0;
+  const int64_t window = call->layout.window;    // 0: none
+  return window > 0 && num_visible > window ? num_visible - window : 0;
 }
-static int64_t place_of_row(const Call *call, const Tile *tile, int64_t kv_head, int row, int64_t token_stride, int64_t head_stride) {
-  int64_t token = call->cu_seqlens[tile->request] + (tile->first_row + row) / call->group;
-  int64_t head = kv_head * call->group + (tile->first_row + row) % call->group;
+static int64_t place_of_row(const Call *call, const Item *item, int row, int64_t token_stride, int64_t head_stride) {
+  const int64_t group = call->layout.group;
+  const int64_t place = item->tile->first_row + row;
+  int64_t token = call->cu_seqlens[item->tile->request] + place / group;
+  int64_t head = item->kv_head * group + place % group;
   return token * token_stride + head * head_stride;
 }
 '''
 
-# %% ../../nbs/26_attention_c.ipynb #ff24f141
+# %% ../../nbs/26_attention_c.ipynb #39189b2f
 LIST_TILES = r'''
 static int by_work(const void *one, const void *other) {             // most work first; of equals, in order
   const Tile *a = one, *b = other;
@@ -321,7 +348,7 @@ static int by_work(const void *one, const void *other) {             // most wor
 static int64_t list_tiles(const Call *call, int64_t num_reqs, Tile *tiles) {
   int64_t num_tiles = 0;
   for (int64_t request = 0; request < num_reqs; request++) {
-    int64_t num_rows = (call->cu_seqlens[request + 1] - call->cu_seqlens[request]) * call->group;
+    int64_t num_rows = (call->cu_seqlens[request + 1] - call->cu_seqlens[request]) * call->layout.group;
     for (int64_t row = 0; row < num_rows; row += ROWS) {
       Tile tile = {request, row, num_rows - row < ROWS ? num_rows - row : ROWS, 0};
       tile.num_keys = clamp(num_visible(call, &tile, tile.num_rows - 1), 0, INT32_MAX);
@@ -335,9 +362,10 @@ static int64_t list_tiles(const Call *call, int64_t num_reqs, Tile *tiles) {
 
 # %% ../../nbs/26_attention_c.ipynb #25dabb6d
 READ_QUERIES = r'''
-static void read_queries(const Call *call, const Tile *tile, int64_t kv_head, word *queries) {
-  for (int row = 0; row < tile->num_rows; row++) {
-    const number *from = call->q + place_of_row(call, tile, kv_head, row, call->q_strides[0], call->q_strides[1]);
+static void read_queries(const Call *call, const Item *item, word *queries) {
+  const int64_t *strides = call->layout.q_strides;
+  for (int row = 0; row < item->tile->num_rows; row++) {
+    const number *from = call->q + place_of_row(call, item, row, strides[0], strides[1]);
     word *to = queries + row * ROW_WORDS;
     memset(to, 0, ROW_WORDS * sizeof(word));
 #if BFLOAT16 && TERMS == 1
@@ -347,48 +375,70 @@ static void read_queries(const Call *call, const Tile *tile, int64_t kv_head, wo
 #endif
   }
 }
-static int find_chunk(const Call *call, const Tile *tile, int64_t kv_head, int64_t begin, int64_t end,
-                      const number **key_rows, const number **value_rows) {
-  const int num_keys = clamp(end - begin, 0, CHUNK);
-  if (num_keys == 0) return 0;
-  const int32_t *blocks = call->block_table + tile->request * call->table_stride;
-  const number *keys = call->keys + kv_head * call->key_strides[2];
-  const number *values = call->values + kv_head * call->value_strides[2];
-  find_rows(key_rows, num_keys, keys, blocks, call->block_size, call->key_strides, begin);
-  find_rows(value_rows, num_keys, values, blocks, call->block_size, call->value_strides, begin);
-  return num_keys;
-}
 '''
 
 # %% ../../nbs/26_attention_c.ipynb #82406796
+FIND_KEYS = r'''
+typedef struct { const number *keys[CHUNK + 2 * AHEAD], *values[CHUNK + 2 * AHEAD]; } Rows;
+
+static int find_keys(const Call *call, const Item *item, int64_t begin, int most, Rows *rows) {
+  const int num_keys = clamp(item->end - begin, 0, most);
+  if (num_keys == 0) return 0;
+  const Layout *layout = &call->layout;
+  const int32_t *blocks = call->block_table + item->tile->request * layout->table_stride;
+  const number *keys = call->keys + item->kv_head * layout->key_strides[2];
+  const number *values = call->values + item->kv_head * layout->value_strides[2];
+  find_rows(rows->keys, num_keys, keys, blocks, layout->block_size, layout->key_strides, begin);
+  find_rows(rows->values, num_keys, values, blocks, layout->block_size, layout->value_strides, begin);
+  return PADDED(num_keys);
+}
+static void find_first(const Call *call, const Item *next, Rows *first) {
+  int found = next ? find_keys(call, next, next->begin, AHEAD, first) : 0;
+  for (int i = found; i < AHEAD; i++) first->keys[i] = first->values[i] = nothing;
+}
+static void find_chunk(const Call *call, const Item *item, int64_t begin, const Rows *first_of_next, Rows *rows) {
+  int found = find_keys(call, item, begin, CHUNK + AHEAD, rows);
+  memcpy(rows->keys + found, first_of_next->keys, AHEAD * sizeof rows->keys[0]);
+  memcpy(rows->values + found, first_of_next->values, AHEAD * sizeof rows->values[0]);
+}
+'''
+
+# %% ../../nbs/26_attention_c.ipynb #2e6dd833
+SOFTMAX_OF_TILE = r'''
+static void softmax_of_tile(const Call *call, const Tile *tile, int64_t begin, int num_keys, float *scores, State *state) {
+  const int padded = PADDED(num_keys);
+  for (int row = 0; row < tile->num_rows; row++) {
+    const int64_t visible = num_visible(call, tile, row);
+    const int first = clamp(first_visible(call, visible) - begin, 0, num_keys);
+    const int last = clamp(visible - begin, 0, num_keys);
+    if (call->soft_cap > 0.f) cap(scores + row * CHUNK, padded, call->scale, call->soft_cap);
+    hide(scores + row * CHUNK, padded, first, last);
+    largest_score(scores + row * CHUNK, padded, state, row);
+  }
+  const float scale = call->soft_cap > 0.f ? 1.f : call->scale;      // a cap has scaled them already
+  for (int row = 0; row < tile->num_rows; row++) weigh(scores + row * CHUNK, padded, scale, state, row);
+}
+'''
 ATTEND = r'''
-static void attend(const Call *call, const Tile *tile, int64_t kv_head, int64_t begin, int64_t end, State *state) {
+static void attend(const Call *call, const Item *item, const Item *next, State *state) {
   word queries[ROWS * ROW_WORDS] ALIGNED;
   word turned[ROW_WORDS * GROUP_OF_KEYS] ALIGNED;
   word values[CHUNK / TERMS * DIMS] ALIGNED;
   float scores[ROWS * CHUNK] ALIGNED;            // then weights, in the same place
-  const number *key_rows[2][CHUNK], *value_rows[2][CHUNK];           // of this chunk and of the next, in turns
-  const int num_rows = tile->num_rows;
+  Rows rows, first_of_next;
+  const int num_rows = item->tile->num_rows;
   start(state, num_rows);
-  read_queries(call, tile, kv_head, queries);
-  int num_next = find_chunk(call, tile, kv_head, begin, end, key_rows[0], value_rows[0]);
-  prefetch_rows(num_next, key_rows[0], value_rows[0]);
-
-  for (int this = 0; begin < end; begin += CHUNK, this = !this) {
-    const int num_keys = num_next;
-    num_next = find_chunk(call, tile, kv_head, begin + CHUNK, end, key_rows[!this], value_rows[!this]);
+  read_queries(call, item, queries);
+  find_first(call, next, &first_of_next);
+  for (int64_t begin = item->begin; begin < item->end; begin += CHUNK) {
+    const int num_keys = clamp(item->end - begin, 0, CHUNK);
+    find_chunk(call, item, begin, &first_of_next, &rows);
     for (int i = 0; i < num_keys; i += GROUP_OF_KEYS) {
-      prefetch_rows(clamp(num_next - i, 0, GROUP_OF_KEYS), key_rows[!this] + i, value_rows[!this] + i);
-      turn_keys(turned, key_rows[this] + i);
+      turn_keys(turned, rows.keys + i);
       product(num_rows, scores + i, CHUNK, queries, ROW_WORDS, turned, GROUP_OF_KEYS, ROW_WORDS, 0);
-      pair_values(values + i / TERMS * DIMS, value_rows[this] + i);
+      pair_values(values + i / TERMS * DIMS, rows.values + i);
     }
-    for (int row = 0; row < num_rows; row++) {
-      int64_t visible = num_visible(call, tile, row);
-      int first = clamp(first_visible(call, visible) - begin, 0, num_keys);
-      int last = clamp(visible - begin, 0, num_keys);
-      softmax_row(scores + row * CHUNK, PADDED(num_keys), first, last, call->scale, call->soft_cap, state, row);
-    }
+    softmax_of_tile(call, item->tile, begin, num_keys, scores, state);
     for (int dim = 0; dim < DIMS; dim += 2 * LANES) {
       product(num_rows, state->weighted + dim, DIMS, (const word *)scores, CHUNK, values + dim, DIMS, PADDED(num_keys) / TERMS, 1);
     }
@@ -398,7 +448,7 @@ static void attend(const Call *call, const Tile *tile, int64_t kv_head, int64_t 
 
 # %% ../../nbs/26_attention_c.ipynb #a227527d
 WRITE_ROWS = r'''
-static void write_row(const Call *call, const Tile *tile, int64_t kv_head, int row, const float *weighted, float sum) {
+static void write_row(const Call *call, const Item *item, int row, const float *weighted, float sum) {
   const float scale = sum > 0.f ? 1.f / sum : 0.f;
   number padded[DIMS] ALIGNED;
   UNROLL for (int i = 0; i < DIMS; i += 2 * LANES) {
@@ -411,19 +461,19 @@ static void write_row(const Call *call, const Tile *tile, int64_t kv_head, int r
     store(padded + i + LANES, second);
 #endif
   }
-  const int64_t token_stride = call->num_kv_heads * call->group * HEAD_DIM;
-  memcpy(call->out + place_of_row(call, tile, kv_head, row, token_stride, HEAD_DIM), padded, HEAD_DIM * sizeof(number));
+  const int64_t token_stride = call->layout.num_kv_heads * call->layout.group * HEAD_DIM;
+  memcpy(call->out + place_of_row(call, item, row, token_stride, HEAD_DIM), padded, HEAD_DIM * sizeof(number));
 }
-static void write_rows(const Call *call, const Tile *tile, int64_t kv_head, const State *state) {
-  for (int row = 0; row < tile->num_rows; row++) {
-    write_row(call, tile, kv_head, row, state->weighted + row * DIMS, sum_of_lanes(state->sums[row])[0]);
+static void write_rows(const Call *call, const Item *item, const State *state) {
+  for (int row = 0; row < item->tile->num_rows; row++) {
+    write_row(call, item, row, state->weighted + row * DIMS, sum_of_lanes(state->sums[row])[0]);
   }
 }
 '''
 
 # %% ../../nbs/26_attention_c.ipynb #83fba9ba
 NUM_PARTS = r'''
-static int num_parts(int64_t num_tiles, int64_t most_keys, int64_t num_threads) {
+static int choose_num_parts(int64_t num_tiles, int64_t most_keys, int64_t num_threads) {
   int best = 1;
   for (int parts = 2; num_tiles * (parts - 1) < 4 * num_threads && most_keys / parts >= 64; parts++) {
     int64_t turns = (num_tiles * parts + num_threads - 1) / num_threads;
@@ -437,88 +487,98 @@ static int num_parts(int64_t num_tiles, int64_t most_keys, int64_t num_threads) 
 # %% ../../nbs/26_attention_c.ipynb #aff6584a
 MERGE_PARTS = r'''
 #define PART_OF_ROW (DIMS + 2)                   // floats: weighted sums, largest score, sum of weights
+#define PART (ROWS * PART_OF_ROW)
 
-static void keep_part(const Tile *tile, const State *state, float *part) {
-  for (int row = 0; row < tile->num_rows; row++, part += PART_OF_ROW) {
+static void keep_part(const Item *item, const State *state, float *part) {
+  for (int row = 0; row < item->tile->num_rows; row++, part += PART_OF_ROW) {
     memcpy(part, state->weighted + row * DIMS, DIMS * sizeof(float));
     part[DIMS] = state->largest[row];
     part[DIMS + 1] = sum_of_lanes(state->sums[row])[0];
   }
 }
-static void merge_parts(const Call *call, const Tile *tile, int64_t kv_head, const float *kept, int num_parts) {
-  for (int row = 0; row < tile->num_rows; row++, kept += PART_OF_ROW) {
+static void merge_parts(const Call *call, const Item *item, const float *kept, int num_parts) {
+  const float scale = call->soft_cap > 0.f ? 1.f : call->scale;
+  for (int row = 0; row < item->tile->num_rows; row++, kept += PART_OF_ROW) {
     float largest = -1e30f;
     float sum = 0.f;
     float weighted[DIMS] = {0};
-    for (int i = 0; i < num_parts; i++) largest = fmaxf(largest, kept[i * ROWS * PART_OF_ROW + DIMS]);
+    for (int i = 0; i < num_parts; i++) largest = fmaxf(largest, kept[i * PART + DIMS]);
     for (int i = 0; i < num_parts; i++) {
-      const float *part = kept + i * ROWS * PART_OF_ROW;
-      float scale = exp2_fast(part[DIMS] - largest);
-      sum += scale * part[DIMS + 1];
-      for (int dim = 0; dim < DIMS; dim++) weighted[dim] += scale * part[dim];
+      const float *part = kept + i * PART;
+      float shrink = exp2_fast((part[DIMS] - largest) * scale);
+      sum += shrink * part[DIMS + 1];
+      for (int dim = 0; dim < DIMS; dim++) weighted[dim] += shrink * part[dim];
     }
-    write_row(call, tile, kv_head, row, weighted, sum);
+    write_row(call, item, row, weighted, sum);
   }
 }
 '''
 
 # %% ../../nbs/26_attention_c.ipynb #2e429247
-ATTEND_PART = r'''
-static void attend_part(const Call *call, const Tile *tile, int64_t kv_head, int part, int num_parts, float *kept) {
-  State state;
-  int64_t begin = first_visible(call, num_visible(call, tile, 0)) / CHUNK * CHUNK;
-  int64_t end = tile->num_keys;
+ITEMS = r'''
+static Item make_item(const Call *call, const Tile *tiles, int64_t i, int64_t num_parts) {
+  const int64_t heads = call->layout.num_kv_heads;
+  Item item = {tiles + i / num_parts / heads, i / num_parts % heads, 0, 0};
+  item.begin = first_visible(call, num_visible(call, item.tile, 0)) / CHUNK * CHUNK;
+  item.end = item.tile->num_keys;
   if (num_parts > 1) {
-    int64_t share = PADDED((end - begin + num_parts - 1) / num_parts);
-    begin += part * share;
-    end = end < begin + share ? end : begin + share;
+    int64_t share = PADDED((item.end - item.begin + num_parts - 1) / num_parts);
+    item.begin += i % num_parts * share;
+    if (item.begin + share < item.end) item.end = item.begin + share;
   }
-  attend(call, tile, kv_head, begin, end, &state);
-  if (num_parts > 1) keep_part(tile, &state, kept);
-  else write_rows(call, tile, kv_head, &state);
+  return item;
 }
-static void attend_all(const Call *call, const Tile *tiles, int64_t num_items, int parts, float *kept, int num_threads) {
-  const int64_t heads = call->num_kv_heads;      // an item: a tile and a K/V head
-  const int64_t size = ROWS * PART_OF_ROW;
-  #pragma omp parallel num_threads(num_threads) if (num_items * parts > 1)
+'''
+
+# %% ../../nbs/26_attention_c.ipynb #a17a9355
+ATTEND_ALL = r'''
+static void attend_all(const Call *call, const Tile *tiles, int64_t num_items, int64_t num_parts, float *kept, int num_threads) {
+  int64_t num_taken = 0;
+  #pragma omp parallel num_threads(num_threads) if (num_items > 1)
   {
-    #pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < num_items * parts; i++) {
-      int64_t item = i / parts;
-      attend_part(call, tiles + item / heads, item % heads, i % parts, parts, parts > 1 ? kept + i * size : NULL);
+    State state;
+    int64_t next;
+    for (int64_t i = omp_get_thread_num(); i < num_items; i = next) {
+      #pragma omp atomic capture
+      next = num_taken++;
+      next += omp_get_num_threads();
+      const Item item = make_item(call, tiles, i, num_parts);
+      const Item next_item = make_item(call, tiles, next < num_items ? next : i, num_parts);
+      attend(call, &item, next < num_items ? &next_item : NULL, &state);
+      if (num_parts > 1) keep_part(&item, &state, kept + i * PART);
+      else write_rows(call, &item, &state);
     }
-    if (parts > 1) {                             // all parts are done: `omp for` ends with a barrier
+    #pragma omp barrier
+    if (num_parts > 1) {
       #pragma omp for schedule(dynamic, 1)
-      for (int64_t item = 0; item < num_items; item++) {
-        merge_parts(call, tiles + item / heads, item % heads, kept + item * parts * size, parts);
+      for (int64_t i = 0; i < num_items; i += num_parts) {
+        const Item item = make_item(call, tiles, i, num_parts);
+        merge_parts(call, &item, kept + i * PART, num_parts);
       }
     }
   }
 }
 '''
 
-# %% ../../nbs/26_attention_c.ipynb #a17a9355
+# %% ../../nbs/26_attention_c.ipynb #e6c8a4b3
 PAGED_ATTENTION = r'''
 void paged_attention(void *out, void *q, void *keys, void *values, void *block_table, void *cu_seqlens, void *seq_lens,
-                     void *tiles_memory, void *parts_memory, int64_t num_tokens, int64_t num_reqs, int64_t num_kv_heads,
-                     int64_t group, int64_t block_size, int64_t table_stride, int64_t q_token, int64_t q_head,
-                     int64_t key_block, int64_t key_offset, int64_t key_head, int64_t value_block, int64_t value_offset,
-                     int64_t value_head, int64_t window, int64_t parts, int64_t num_threads, float scale, float soft_cap) {
-  const Call call = {out, q, keys, values, block_table, cu_seqlens, seq_lens, num_kv_heads, group, block_size, table_stride,
-                     {q_token, q_head}, {key_block, key_offset, key_head}, {value_block, value_offset, value_head},
-                     window, scale, soft_cap};
+                     void *layout, void *tiles_memory, void *kept, int64_t num_tokens, int64_t num_reqs, int64_t num_parts,
+                     int64_t num_threads, float scale, float soft_cap) {
+  const Call call = {out, q, keys, values, block_table, cu_seqlens, seq_lens, *(const Layout *)layout, scale, soft_cap};
   Tile *tiles = tiles_memory;
+  const int64_t heads = call.layout.num_kv_heads;
   const int64_t num_tiles = list_tiles(&call, num_reqs, tiles);
-  const int64_t num_items = num_tiles * num_kv_heads;
-  if (parts == 0) parts = num_parts(num_items, num_tiles > 0 ? tiles[0].num_keys : 0, num_threads);
-  const int64_t row_bytes = num_kv_heads * group * HEAD_DIM * sizeof(number);
+  if (num_parts == 0) num_parts = choose_num_parts(num_tiles * heads, num_tiles > 0 ? tiles[0].num_keys : 0, num_threads);
+  const int64_t row_size = heads * call.layout.group * HEAD_DIM;
   const int64_t num_rows = call.cu_seqlens[num_reqs];
-  memset((char *)out + num_rows * row_bytes, 0, (num_tokens - num_rows) * row_bytes);
-  attend_all(&call, tiles, num_items, parts, parts_memory, num_threads);
+  memset(call.out + num_rows * row_size, 0, (num_tokens - num_rows) * row_size * sizeof(number));
+  attend_all(&call, tiles, num_tiles * heads * num_parts, num_parts, kept, num_threads);
 }
 '''
-ATTENTION = (SIZES + PRODUCT + FIND_ROWS + READ_ROWS + TURN_KEYS + PAIR_VALUES + WEIGHTS + VISIBLE_ONLY + STATE + SOFTMAX + CALL + LIST_TILES
-             + READ_QUERIES + ATTEND + WRITE_ROWS + NUM_PARTS + MERGE_PARTS + ATTEND_PART + PAGED_ATTENTION)
+ATTENTION = (SIZES + PRODUCT + FIND_ROWS + READ_ROWS + TURN_KEYS + PAIR_VALUES + WEIGHTS + VISIBLE_ONLY + HIDE + STATE + SOFTMAX
+             + CALL + LIST_TILES + READ_QUERIES + FIND_KEYS + SOFTMAX_OF_TILE + ATTEND + WRITE_ROWS + NUM_PARTS + MERGE_PARTS + ITEMS
+             + ATTEND_ALL + PAGED_ATTENTION)
 
 # %% ../../nbs/26_attention_c.ipynb #f1554350
 ROWS = 96      # (token, head) pairs in a tile
@@ -527,19 +587,28 @@ ROWS = 96      # (token, head) pairs in a tile
 def paged_attention(head_dim: int, dtype: torch.dtype):
     "The C function for this `head_dim` and type. Raises OSError where it cannot be built."
     library = c_library(ATTENTION, HEAD_DIM=head_dim, BFLOAT16=int(dtype == torch.bfloat16), ROWS=ROWS)
-    return c_function(library, 'paged_attention', 'p' * 9 + 'i' * 17 + 'ff')
+    return c_function(library, 'paged_attention', 'p' * 10 + 'iiiiff')
+
+# %% ../../nbs/26_attention_c.ipynb #91b8d248
+@lru_cache(maxsize=256)
+def layout(*sizes_and_strides: int) -> Tensor:
+    "The C struct `Layout`: num_kv_heads, group, block_size, table_stride, 2 strides of q, 3 of keys, 3 of values, window."
+    return torch.tensor(sizes_and_strides, dtype=torch.int64)
 
 # %% ../../nbs/26_attention_c.ipynb #f4ed15f6
 class Scratch(threading.local):
     "Memory for the lists of a call: grows when needed, and stays for this thread's next call."
-    def __init__(self):
-        self.tiles, self.parts = torch.empty(0, 4, dtype=torch.int32), torch.empty(0)
+    num_tiles = num_floats = 0
 
-    def of(self, num_tiles: int, num_floats: int) -> tuple[Tensor, Tensor]:
-        "At least `num_tiles` tiles, and `num_floats` floats for parts."
-        if len(self.tiles) < num_tiles: self.tiles = torch.empty((2 * num_tiles, 4), dtype=torch.int32)
-        if len(self.parts) < num_floats: self.parts = torch.empty(num_floats)
-        return self.tiles, self.parts
+    def of(self, num_tiles: int, num_floats: int) -> tuple[int, int]:
+        "Addresses of room for so many tiles, and floats of parts."
+        if num_tiles > self.num_tiles:
+            self.num_tiles = 2 * num_tiles
+            self.tiles = torch.empty((self.num_tiles, 4), dtype=torch.int32)
+        if num_floats > self.num_floats:
+            self.num_floats = num_floats
+            self.parts = torch.empty(num_floats)
+        return self.tiles.data_ptr(), self.parts.data_ptr()
 
 scratch = Scratch()
 
@@ -562,14 +631,16 @@ def attention_c(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
 
     Takes what `attention_c_takes` says, of any head_dim, group and block size. `num_splits`: parts of each tile's keys, 0 by the rule."""
     (num_tokens, num_heads, head_dim), (_, block_size, num_kv_heads, _) = q.shape, key_cache.shape
-    group, num_reqs, num_threads = num_heads // num_kv_heads, len(seq_lens), torch.get_num_threads()
-    out = torch.empty(q.shape, dtype=q.dtype)
+    if scale <= 0: raise ValueError(f'scale must be above 0, got {scale}')
+    group, num_reqs, num_threads = num_heads // num_kv_heads, seq_lens.shape[0], torch.get_num_threads()
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    here = layout(num_kv_heads, group, block_size, block_table.stride(0), *q.stride()[:2], *key_cache.stride()[:3],
+                  *value_cache.stride()[:3], sliding_window or 0)
     num_tiles = num_tokens * group // ROWS + num_reqs
     num_parts = max(8 * num_threads, num_tiles * num_kv_heads * num_splits)
     tiles, parts = scratch.of(num_tiles, num_parts * ROWS * (head_dim + 34))      # 2 numbers, and up to 31 of padding
     paged_attention(head_dim, q.dtype)(
         out.data_ptr(), q.data_ptr(), key_cache.data_ptr(), value_cache.data_ptr(), block_table.data_ptr(), cu_seqlens.data_ptr(),
-        seq_lens.data_ptr(), tiles.data_ptr(), parts.data_ptr(), num_tokens, num_reqs, num_kv_heads, group, block_size,
-        block_table.stride(0), *q.stride()[:2], *key_cache.stride()[:3], *value_cache.stride()[:3], sliding_window or 0, num_splits,
-        num_threads, scale * LOG2_E, (soft_cap or 0.) * LOG2_E)
+        seq_lens.data_ptr(), here.data_ptr(), tiles, parts, num_tokens, num_reqs, num_splits, num_threads,
+        scale * LOG2_E, (soft_cap or 0.) * LOG2_E)
     return out
