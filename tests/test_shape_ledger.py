@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SMALL', 'engine', 'count_by_plan', 'check', 'test_any_step_adds_up', 'test_news_is_not_lost', 'test_interrupted',
-           'small_engine', 'on_tensors', 'test_other_models', 'test_kernels_have_a_ledger']
+           'small_engine', 'on_tensors', 'test_other_models', 'test_quantised_weights', 'test_kernels_have_a_ledger']
 
 # %% ../nbs/tests/73_shape_ledger.ipynb #ee50e91a
 import json
@@ -153,6 +153,15 @@ def test_other_models(tmp_path, architecture, more, unpacked):
     assert matrices == ['qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj']
     biases = {a.name for s in ledger.stages for a in s.reads if a.name == 'bias'}
     assert bool(biases) == (c.qkv_bias or c.o_bias or c.mlp_bias) and not [s for s in ledger.stages if s.section == 'text out']
+
+def test_quantised_weights():
+    llm = LLM(max_model_len=64, num_gpu_blocks_override=8, dtype='bfloat16', quantization='gguf', device='cpu')
+    ledger, model = shape_ledger(llm, 'The sky is'), llm.runner.model
+    assert [s.op for s in ledger.section('embedding')] == ['embedding', 'to', 'float', 'rms_norm']        # float32, bfloat16, and the residual in float32
+    matrices = [w for layer in model.layers for w in (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj)] + [model.lm_head]
+    read = [s.reads[1] for s in ledger.stages if s.op in ('linear', 'linear_silu_and_mul')]
+    assert sum(a.nbytes for a in read) == sum(w.nbytes for w in matrices) and {a.dtype for a in read} == {w.kind for w in matrices}
+    assert ledger.section('layer 0')[0].work.flops == 2 * 3 * 576 * 960                                    # as of any other weight
 
 def test_kernels_have_a_ledger(tmp_path, monkeypatch):
     from llm_infer.kernels import triton_compat

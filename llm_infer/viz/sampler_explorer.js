@@ -4,7 +4,7 @@ import {h, mount, bindKeys, slider, select, check, button, num, settle} from './
 const STAGES = [['raw', 'raw'], ['lists', 'lists'], ['bias', 'bias'], ['penalties', 'penalties'], ['temperature', 'temperature'],
   ['min_p', 'min-p'], ['top_k', 'top-k'], ['top_p', 'top-p']];
 const OFF = {temperature: 1, min_p: 0, top_k: 0, top_p: 1, repetition_penalty: 1, frequency_penalty: 0, presence_penalty: 0};
-const PRESETS = {greedy: {temperature: 0}, neutral: {}, careful: {temperature: 0.3, top_p: 0.9}, balanced: {temperature: 0.8, min_p: 0.01, top_k: 50, top_p: 0.9},
+const PRESETS = {greedy: {temperature: 0}, neutral: {}, careful: {temperature: 0.3, top_p: 0.9}, balanced: {temperature: 0.8, min_p: 0.02, top_k: 50, top_p: 0.9},
   creative: {temperature: 1.4, min_p: 0.05}, 'no repeats': {temperature: 0.8, top_p: 0.95, repetition_penalty: 1.15, frequency_penalty: 0.6}};
 const NUM_ROWS = 40;
 

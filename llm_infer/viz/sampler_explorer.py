@@ -222,7 +222,7 @@ class SamplerExplorer(Widget):
         self._llm = llm
         unknown = set(state) - set(SLIDERS) - {'seed'}
         if unknown: raise TypeError(f'SamplerExplorer has no {sorted(unknown)[0]!r}; it has {", ".join([*SLIDERS, "seed"])}')
-        start = dict(temperature=.8, min_p=.01, top_k=50, top_p=.9) if not state else {}
+        start = dict(temperature=.8, min_p=.02, top_k=50, top_p=.9) if not state else {}
         state = {**SLIDERS, 'seed': 0, 'bias': {}, 'banned': [], 'allowed': [], 'min_tokens': False, **start, **state}
         shown = [next_token_data(llm, *pair) for pair in check_prompts(prompt)]
         SamplingParams(**{name: state[name] for name in SLIDERS})                    # refuses what is out of range

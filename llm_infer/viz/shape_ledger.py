@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STANDS_FOR', 'FLOPS_PER_NUMBER', 'WRITES', 'VIEWS', 'PRODUCT_OPS', 'SPARSE', 'WATCHED', 'TORCH_STAGES',
            'ONLY_IN_MODEL', 'RESULTS', 'PRODUCTS', 'PARTS', 'TITLES', 'signature_of', 'ROWS', 'HEADS', 'TORCH_DIMS',
-           'NOTHING', 'COLUMNS', 'GRAPHS', 'Array', 'dims_of', 'bind', 'step_sizes', 'name_dims', 'Weight', 'place_of',
+           'NOTHING', 'COLUMNS', 'GRAPHS', 'Array', 'dims_of', 'bind', 'step_sizes', 'name_dims', 'Known', 'place_of',
            'named_weights', 'Work', 'causal_pairs', 'count_work', 'count_rope', 'count_attention', 'Stage',
            'notebook_of', 'tensors_in', 'title_of', 'note_stage', 'as_array', 'note_call', 'note_product', 'note_torch',
            'Recorder', 'is_stage', 'observing', 'text_array', 'id_array', 'stages_before', 'shortened', 'stages_after',
@@ -39,9 +39,10 @@ from ..engine.step_batch import StepBatch
 from ..kernels import attention_backends
 from ..kernels import sampling as sampling_kernels
 from ..kernels.embedding import embedding
+from ..kernels.linear import Weight
 from ..kernels.rope import apply_rope
 from ..model import llama
-from ..model.llama import LayerWeights, Llama, Pack, new_kv_cache
+from ..model.llama import LayerWeights, Llama, new_kv_cache
 from ..sampling import sampler
 
 # %% ../../nbs/73_shape_ledger.ipynb #56dc17f8
@@ -51,12 +52,12 @@ class Array(NamedTuple):
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str
-    itemsize: int
+    itemsize: float               # in bytes; of a quantised weight with its share of the scales
 
     @property
     def numel(self) -> int: return prod(self.shape)
     @property
-    def nbytes(self) -> int: return self.numel * self.itemsize
+    def nbytes(self) -> int: return int(self.numel * self.itemsize)
     @property
     def symbolic(self) -> str: return f'[{", ".join(self.dims)}]'
     @property
@@ -115,27 +116,27 @@ def name_dims(dims: Sequence[str], shape: Sequence[int], sizes: Mapping[str, int
     return tuple(names)
 
 # %% ../../nbs/73_shape_ledger.ipynb #e8864aad
-class Weight(NamedTuple):
+class Known(NamedTuple):
     "What is known of a tensor of the model."
     name: str
     layer: int | None
     dims: tuple[str, ...]
 
-def place_of(weight: Tensor | Pack) -> tuple[int, tuple[int, ...]]:
+def place_of(weight: Tensor | Weight) -> tuple[int, tuple[int, ...]]:
     "What a weight is known by: its address, or a pack's `id`, and its shape."
     return weight.data_ptr() if isinstance(weight, Tensor) else id(weight), tuple(weight.shape)
 
-def named_weights(model: Llama) -> dict[tuple[int, tuple[int, ...]], Weight]:
+def named_weights(model: Llama) -> dict[tuple[int, tuple[int, ...]], Known]:
     "The model's weights by `place_of`."
     last, found = len(model.layers) - 1, {}
     for i, layer in enumerate(model.layers):
         for name, weight in layer._asdict().items():
-            if weight is not None: found[place_of(weight)] = Weight(name, i, dims_of(LayerWeights.__annotations__[name]))
+            if weight is not None: found[place_of(weight)] = Known(name, i, dims_of(LayerWeights.__annotations__[name]))
     for part, name, size in ((model.last_q, '[:q_size]', 'q_size'), (model.last_kv, '[q_size:]', '2*kv_size')):
-        found[place_of(part.qkv_proj)] = Weight(f'qkv_proj{name}', last, (size, 'hidden_size'))
-        if part.qkv_bias is not None: found[place_of(part.qkv_bias)] = Weight(f'qkv_bias{name}', last, (size,))
-    found[place_of(model.norm)] = Weight('norm', None, ('hidden_size',))
-    found[place_of(model.lm_head)] = Weight('lm_head', None, ('vocab_size', 'hidden_size'))
+        found[place_of(part.qkv_proj)] = Known(f'qkv_proj{name}', last, (size, 'hidden_size'))
+        if part.qkv_bias is not None: found[place_of(part.qkv_bias)] = Known(f'qkv_bias{name}', last, (size,))
+    found[place_of(model.norm)] = Known('norm', None, ('hidden_size',))
+    found[place_of(model.lm_head)] = Known('lm_head', None, ('vocab_size', 'hidden_size'))
     return found
 
 # %% ../../nbs/73_shape_ledger.ipynb #97cba1f9
@@ -171,8 +172,8 @@ def count_work(op: str, reads: Mapping[str, Array], writes: Mapping[str, Array],
         x, weight, *bias = reads.values()
         return Work(2 * x.numel * weight.shape[0] + x.shape[0] * sum(a.numel for a in bias) + flops, read, written)
     if op in ('embedding', 'gather_rows', '__getitem__'):
-        rows = list(reads.values())[0 if op == 'embedding' else 1]
-        return Work(0, rows.nbytes + written, written)
+        source, rows = list(reads.values())[::-1 if op == 'embedding' else 1]
+        return Work(0, rows.nbytes + int(largest * source.itemsize), written)
     if op in ('apply_rope', 'rope_and_kv_write'): return count_rope(reads, writes)
     if op in ('attention', 'chunk_attention'): return count_attention(reads, written, values)
     if op in SPARSE:
@@ -245,26 +246,27 @@ WATCHED = ((llama, ('embedding', 'gather_rows', 'rms_norm', 'add_rms_norm', 'pro
            (sampler, ('apply_bitmask', 'apply_bad_words', 'apply_min_tokens', 'apply_logit_bias', 'run_processors', 'apply_penalties',
                       'penalize_and_divide', 'apply_temperature', 'apply_min_p', 'noise_keys', 'draw', 'token_logprobs')),
            (sampling_kernels, ('top_k_top_p_cut', 'exponential_draw')))
-TORCH_STAGES = {Tensor.flatten: 'flatten', Tensor.__getitem__: '__getitem__', Tensor.float: 'float', Tensor.argmax: 'argmax', torch.where: 'where'}
-ONLY_IN_MODEL = ('flatten', '__getitem__', 'float')
+TORCH_STAGES = {Tensor.flatten: 'flatten', Tensor.__getitem__: '__getitem__', Tensor.to: 'to', Tensor.float: 'float', Tensor.argmax: 'argmax',
+                torch.where: 'where'}
+ONLY_IN_MODEL = ('flatten', '__getitem__', 'to', 'float')
 
-def tensors_in(value: Any, name: str, annotation: Any) -> Iterator[tuple[str, Tensor | Pack, tuple[str, ...] | None]]:
+def tensors_in(value: Any, name: str, annotation: Any) -> Iterator[tuple[str, Tensor | Weight, tuple[str, ...] | None]]:
     "The tensors and packs of an argument or a result with their names and dimensions, also those inside a tuple with names."
-    if isinstance(value, Tensor | Pack): yield name, value, dims_of(annotation)
+    if isinstance(value, Tensor | Weight): yield name, value, dims_of(annotation)
     elif isinstance(value, tuple) and hasattr(value, '_fields'):
         for field, part in value._asdict().items():
             yield from tensors_in(part, field, type(value).__annotations__.get(field))
 
 # %% ../../nbs/73_shape_ledger.ipynb #f7808dff
 RESULTS = {'embedding': ('x',), 'gather_rows': ('rows',), 'rms_norm': ('x',), 'project_heads': ('q', 'k', 'v'), 'attention': ('attended',), 'chunk_attention': ('attended',),
-           'flatten': ('attended',), 'float': ('residual',), 'argmax': ('greedy',), 'where': ('token_ids',), 'noise_keys': ('keys',),
+           'flatten': ('attended',), 'to': ('x',), 'float': ('residual',), 'argmax': ('greedy',), 'where': ('token_ids',), 'noise_keys': ('keys',),
            'draw': ('drawn',), 'exponential_draw': ('drawn',), 'top_k_top_p_cut': ('cut',), 'apply_temperature': ('logits',), '__getitem__': ('positions',)}
 PRODUCTS = {'qkv_proj': 'qkv', 'qkv_proj[:q_size]': 'q', 'qkv_proj[q_size:]': 'kv', 'o_proj': 'x', 'gate_up_proj': 'gated', 'down_proj': 'x',
             'lm_head': 'logits'}
 PARTS = {'qkv_proj': 'attention projections', 'o_proj': 'attention projections', 'gate_up_proj': 'mlp', 'down_proj': 'mlp',
-         'lm_head': 'lm_head', 'attention': 'attention', 'chunk_attention': 'attention', 'embedding': 'embedding', 'float': 'embedding',
+         'lm_head': 'lm_head', 'attention': 'attention', 'chunk_attention': 'attention', 'embedding': 'embedding', 'to': 'embedding', 'float': 'embedding',
          'rms_norm': 'norms', 'add_rms_norm': 'norms'}
-TITLES = {'project_heads': 'view as heads', 'flatten': 'join heads', '__getitem__': 'gather positions', 'float': 'residual to float32',
+TITLES = {'project_heads': 'view as heads', 'flatten': 'join heads', '__getitem__': 'gather positions', 'to': "rows to the cache's type", 'float': 'residual to float32',
           'argmax': 'greedy argmax', 'where': 'pick', 'apply_temperature': 'temperature', 'apply_min_p': 'min-p', 'noise_keys': 'keys of the noise',
           'exponential_draw': 'draw', 'top_k_top_p_cut': 'top-k, top-p, min-p', 'token_logprobs': 'logprobs', 'apply_bitmask': 'allowed ids, grammar',
           'apply_bad_words': 'bad words', 'apply_min_tokens': 'min tokens', 'apply_logit_bias': 'logit bias', 'apply_penalties': 'penalties',
@@ -278,7 +280,7 @@ def title_of(op: str, weight: str | None, arguments: Mapping[str, Any]) -> str:
     return f'{op} · {weight}' if weight else TITLES.get(op, op)
 
 # %% ../../nbs/73_shape_ledger.ipynb #edc416b4
-def note_stage(recorder: 'Recorder', op: str, module: str, reads: Mapping[str, Array], writes: Mapping[str, Array], weight: Weight | None = None,
+def note_stage(recorder: 'Recorder', op: str, module: str, reads: Mapping[str, Array], writes: Mapping[str, Array], weight: Known | None = None,
                arguments: Mapping[str, Any] = {}) -> None:
     "Add a line for a call of `op`, in the section that it belongs to."
     if weight and weight.layer is not None and weight.name.startswith('qkv_proj'): recorder.section = f'layer {weight.layer}'
@@ -289,11 +291,12 @@ def note_stage(recorder: 'Recorder', op: str, module: str, reads: Mapping[str, A
     recorder.stages.append(Stage(part, recorder.section, title_of(op, weight.name if weight else None, arguments), op, tuple(reads.values()),
                                  tuple(writes.values()), count_work(op, reads, writes, values), module))
 
-def as_array(recorder: 'Recorder', name: str, tensor: Tensor | Pack, dims: Sequence[str] | None, of_call: dict[str, int]) -> Array:
+def as_array(recorder: 'Recorder', name: str, tensor: Tensor | Weight, dims: Sequence[str] | None, of_call: dict[str, int]) -> Array:
     "What is kept of a tensor or of a packed weight."
     shape = tuple(tensor.shape)
     names = tuple(map(str, shape)) if dims is None else name_dims(dims, shape, recorder.sizes, of_call)
-    return Array(name, names, shape, str(tensor.dtype)[6:], tensor.dtype.itemsize)
+    kind = getattr(tensor, 'kind', '')
+    return Array(name, names, shape, kind or str(tensor.dtype)[6:], tensor.nbytes / prod(shape) if kind else tensor.dtype.itemsize)
 
 # %% ../../nbs/73_shape_ledger.ipynb #8e8fd17a
 signature_of = lru_cache(maxsize=None)(inspect.signature)
@@ -322,7 +325,7 @@ ROWS = ('num_sched_tokens',)
 def note_product(recorder: 'Recorder', function: Callable, arguments: Mapping[str, Any], result: Tensor) -> None:
     "Add a line for a product with a weight, which may be a tensor or a pack."
     op, x, weight, bias = function.__name__, *map(arguments.get, ('x', 'weight', 'bias'))
-    known = recorder.weights.get(place_of(weight)) or Weight('linear', None, tuple(map(str, weight.shape)))
+    known = recorder.weights.get(place_of(weight)) or Known('linear', None, tuple(map(str, weight.shape)))
     rows, gated = name_dims(ROWS, x.shape[:1], recorder.sizes, {}), op == 'linear_silu_and_mul'
     reads = [('x', x, rows + known.dims[1:]), (known.name, weight, known.dims), ('bias', bias, known.dims[:1])]
     reads = {name: as_array(recorder, name, tensor, of, {}) for name, tensor, of in reads if tensor is not None}
@@ -332,7 +335,7 @@ def note_product(recorder: 'Recorder', function: Callable, arguments: Mapping[st
 # %% ../../nbs/73_shape_ledger.ipynb #bdc6d75c
 HEADS = ('num_sched_tokens', 'num_heads', 'head_dim')
 TORCH_DIMS = {'flatten': ([('attended', HEADS)], ('num_sched_tokens', 'q_size')),
-              'float': ([('x', ('num_sched_tokens', 'hidden_size'))], ('num_sched_tokens', 'hidden_size')),
+              **dict.fromkeys(('to', 'float'), ([('x', ('num_sched_tokens', 'hidden_size'))], ('num_sched_tokens', 'hidden_size'))),
               'argmax': ([('logits', ('num_sampled', 'vocab_size'))], ('num_sampled',)),
               'where': ([('is_greedy', ('num_sampled',)), ('greedy', ('num_sampled',)), ('drawn', ('num_sampled',))], ('num_sampled',))}
 
@@ -361,7 +364,7 @@ class Recorder(TorchFunctionMode):
         self.plan, self.batch, self.result, self.depth, self.section, self.in_model = plan, None, None, 0, 'embedding', False
         self.stages: list[Stage] = []
         self.sizes: dict[str, int] = {}
-        self.weights: dict[tuple[int, tuple[int, ...]], Weight] = {}
+        self.weights: dict[tuple[int, tuple[int, ...]], Known] = {}
 
     def watch(self, function: Callable) -> Callable:
         "`function`, with a line for each of its calls."
@@ -392,7 +395,7 @@ def is_stage(op: str, args: tuple, result: Any) -> bool:
     "Whether a call of one of PyTorch's functions is a stage: not a slice, and not a cast to the type that is there already."
     if op == '__getitem__': return isinstance(args[1], Tensor) and args[1].dtype == torch.int64 and args[0].ndim in (1, 3)
     if op == 'where': return all(isinstance(a, Tensor) and a.ndim == 1 for a in args)
-    return op != 'float' or result.dtype != args[0].dtype
+    return op not in ('to', 'float') or result.dtype != args[0].dtype
 
 # %% ../../nbs/73_shape_ledger.ipynb #b9fa9d22
 @contextmanager
