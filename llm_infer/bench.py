@@ -411,15 +411,14 @@ def result_lines(results: Mapping[str, Mapping[str, dict]]) -> list[str]:
 
 # %% ../nbs/85_bench.ipynb #eaa66b96
 def summarize(workload: Workload, runs: Mapping[str, Runs], least: float | None) -> dict[str, dict]:
-    "An engine's medians; its share of the limit (least time / median time); ours to its, by the rate that the workload is about; equal tokens."
+    "An engine's medians; its share of the limit (least time / median time); ours to its, which is the same of all rates; equal tokens."
     ours, out = next(iter(runs)), {}
-    rate = 'prompt' if workload.name == 'prefill' else 'output'
     for engine, r in runs.items():
         out[engine] = {m: r.median(m) for m in MEASURES} | {'quiet': r.quiet, 'dropped': r.dropped, 'repetitions': r.figures or r.disturbed}
         seconds = workload.num_output_tokens / out[engine]['output']
         out[engine]['share'] = least and least / seconds
         if engine != ours:
-            out[engine]['ratio'] = out[ours][rate] / out[engine][rate]
+            out[engine]['ratio'] = out[ours]['output'] / out[engine]['output']
             out[engine]['agreement'] = agreement(runs[ours].answers, r.answers)
     return out
 

@@ -86,7 +86,7 @@ def write_proc(folder: Path, busy: int, times: dict[int, tuple[int, int]]) -> Pa
     for pid, (parent, ticks) in times.items():
         (folder / str(pid)).mkdir(exist_ok=True)
         name = 'python' if pid != 101 else 'a) S 7 (worker'
-        (folder / str(pid) / 'stat').write_text(f'{pid} ({name}) S {parent} 1 1 0 -1 4194560 10 20 30 40 {ticks - 6} 3 2 1 20 0 8 0 55 1 2')
+        (folder / str(pid) / 'stat').write_text(f'{pid} ({name}) S {parent} 1 1 0 -1 4194560 10 20 30 40 {ticks // 4} {ticks // 4} {ticks // 4} {ticks - 3 * (ticks // 4)} 20 0 8 0 55 1 2')
         (folder / str(pid) / 'status').write_text(f'Name:\tx\nVmPeak:\t  99999 kB\nVmHWM:\t   {pid} kB\nVmRSS:\t 1 kB\n')
     (folder / 'self').mkdir(exist_ok=True)
     return folder
