@@ -94,8 +94,14 @@ class Llama:
         self.embed_tokens, self.norm, self.lm_head = weights['embed_tokens'], weights['norm'], weights['lm_head']
         self.layers = [layer_weights(weights, i) for i in range(config.num_layers)]
         self.last_q, self.last_kv = split_last_layer(self.layers[-1], config.q_size)
+        self._caches: tuple = None, []
         inv_freq = rope_inv_freq(config.rotary_dim, config.rope_theta, config.rope_scaling)
         self.cos_sin = cos_sin_table(inv_freq, max_model_len).to(self.norm.device)
+
+    def layer_caches(self, kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"]) -> list[tuple[Tensor, ...]]:
+        "Each layer's keys and values: views, kept for the next step, since making 90 of them takes 0.2 ms."
+        if self._caches[0] is not kv_cache: self._caches = kv_cache, [layer.unbind() for layer in kv_cache]
+        return self._caches[1]
 
     def __call__(self, batch: Batch, kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"]
                  ) -> Float[Tensor, "num_sampled vocab_size"]:
@@ -106,7 +112,7 @@ class Llama:
         x = embedding(batch.input_ids, self.embed_tokens).to(kv_cache.dtype)
         residual = x.float() if x.device.type == 'cpu' else x
         x = rms_norm(x, self.layers[0].input_norm, eps)
-        for layer, next_norm, (key_cache, value_cache) in zip(self.layers, following_norms, kv_cache):
+        for layer, next_norm, (key_cache, value_cache) in zip(self.layers, following_norms, self.layer_caches(kv_cache)):
             if layer is not self.layers[-1] or len(rows) == len(x):
                 q, k, v = project_heads(x, layer, c.num_heads, c.num_kv_heads, eps)
                 rope_and_kv_write(q, k, v, batch.positions, self.cos_sin, key_cache, value_cache, batch.slot_mapping)
