@@ -94,6 +94,7 @@ def test_rows_and_gather(dtype):
         part = packed.rows(start, stop)
         assert torch.equal(part.dense(), weight[start:stop]) and part.panels.untyped_storage().data_ptr() == packed.panels.untyped_storage().data_ptr()
         assert error(linear(x, part, bias[start:stop], torch.float32), x, weight[start:stop], bias[start:stop]) < 1e-5
+        assert part.nbytes == packed.nbytes // 31 * (-(-stop // 32) - start // 32)             # and has no panels that it does not need
         again = part.rows(0, 1)
         assert torch.equal(again.dense(), weight[start:start + 1])
     ids = torch.randint(0, 961, (100,))

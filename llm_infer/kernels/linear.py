@@ -25,6 +25,7 @@ WORDS = r'''
 #define VECTORS (COLUMNS / LANES)
 #define BLOCK_ROWS 192                           // of x, whose words stay in the second cache: at most
 #define BLOCK_WORDS (128 * 1024)                 // 512 KB
+#define OWN_WORDS (24 * 1024)                    // 96 KB: of a tile that each thread packs for itself
 #define DEPTH_WORDS 1024                         // of a row at a time
 #define PREFETCH 4096                            // bytes ahead of the reading, where every weight is read once
 #if LANES == 16
@@ -228,8 +229,8 @@ PANEL = r'''
 INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // One panel and tiles first_tile .. last_tile of num_tiles; x is packed from row block_row on.
-static void multiply_panel(const job *j, int64_t panel, int64_t num_tiles, int64_t first_tile, int64_t last_tile, int64_t block_row,
-                           int64_t depth) {
+static void multiply_panel(const job *j, const uint32_t *packed_x, int64_t panel, int64_t num_tiles, int64_t first_tile, int64_t last_tile,
+                           int64_t block_row, int64_t depth) {
   float sums[BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
   uint32_t room[ROOM_WORDS];
   int64_t first_row = j->num_rows * first_tile / num_tiles, end_row = j->num_rows * last_tile / num_tiles;
@@ -240,7 +241,7 @@ static void multiply_panel(const job *j, int64_t panel, int64_t num_tiles, int64
     const uint32_t *prepared = PREPARED(weights, units, count, room);
     for (int64_t t = first_tile; t < last_tile; t++) {
       int64_t row = j->num_rows * t / num_tiles, rows = j->num_rows * (t + 1) / num_tiles - row;
-      const uint32_t *x = j->packed_x + ((row - block_row) * j->num_units + begin * rows) * X_WORDS;
+      const uint32_t *x = packed_x + ((row - block_row) * j->num_units + begin * rows) * X_WORDS;
       const char *next = (const char *)(weights + units * PANEL_WORDS) + (t - first_tile) * (units * 4 * PANEL_WORDS / count);
       TILE_FOR(count, rows)(x, prepared, units, begin > 0, sums + (row - first_row) * COLUMNS,
                              count == 1 ? (const char *)weights + PREFETCH : next, 64 / count);
@@ -256,21 +257,25 @@ static void multiply(const job *j) {
   int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, DEPTH_WORDS));
   int64_t num_tiles = divide_up(j->num_rows, LARGEST_TILE), chunks = divide_up(j->num_units, CHUNK);
   int64_t block = larger(1, smaller(BLOCK_ROWS, BLOCK_WORDS / (depth * X_WORDS)) / LARGEST_TILE);
+  int few = num_tiles == 1 && j->num_rows * j->num_units * X_WORDS <= OWN_WORDS;
   #pragma omp parallel
   {
+    uint32_t own[OWN_WORDS], *packed_x = few ? own : j->packed_x;
     int64_t thread = omp_get_thread_num(), num_threads = omp_get_num_threads();
     for (int64_t begin = 0; begin < num_tiles; begin += block) {
-      int64_t count = smaller(block, num_tiles - begin), block_row = j->num_rows * begin / num_tiles;
-      for (int64_t i = count * chunks * thread / num_threads; i < count * chunks * (thread + 1) / num_threads; i++) {
+      int64_t count = smaller(block, num_tiles - begin), block_row = j->num_rows * begin / num_tiles, pieces = count * chunks;
+      for (int64_t i = few ? 0 : pieces * thread / num_threads; i < (few ? pieces : pieces * (thread + 1) / num_threads); i++) {
         int64_t t = begin + i / chunks, row = j->num_rows * t / num_tiles, rows = j->num_rows * (t + 1) / num_tiles - row;
-        pack_x(j, row, rows, i % chunks * CHUNK, j->packed_x + ((row - block_row) * j->num_units + i % chunks * CHUNK * rows) * X_WORDS);
+        pack_x(j, row, rows, i % chunks * CHUNK, packed_x + ((row - block_row) * j->num_units + i % chunks * CHUNK * rows) * X_WORDS);
       }
-      #pragma omp barrier
+      if (!few) {
+        #pragma omp barrier
+      }
       int64_t parts = j->weight.num_panels >= 4 * num_threads ? 1 : smaller(count, divide_up(4 * num_threads, j->weight.num_panels));
       int64_t items = j->weight.num_panels * parts;
       for (int64_t i = items * thread / num_threads; i < items * (thread + 1) / num_threads; i++) {
         int64_t part = i % parts;
-        multiply_panel(j, i / parts, num_tiles, begin + count * part / parts, begin + count * (part + 1) / parts, block_row, depth);
+        multiply_panel(j, packed_x, i / parts, num_tiles, begin + count * part / parts, begin + count * (part + 1) / parts, block_row, depth);
       }
       if (begin + block < num_tiles) {
         #pragma omp barrier
