@@ -164,11 +164,11 @@ def test_quantised_weights():
     assert ledger.section('layer 0')[0].work.flops == 2 * 3 * 576 * 960                                    # as of any other weight
 
 def test_kernels_have_a_ledger(tmp_path, monkeypatch):
-    from llm_infer.kernels import triton_compat
+    from llm_infer.kernels import c_compiler, linear, triton_compat
     if not triton_compat.INTERPRETED: pytest.skip('kernels are not interpreted')
+    for module in (triton_compat, c_compiler, linear): monkeypatch.setattr(module, 'KERNELS', 'triton')
     llm = small_engine(tmp_path, 'LlamaForCausalLM')
     params = [SamplingParams(temperature=.7, top_k=5, seed=1), SamplingParams(temperature=1., min_p=.1, repetition_penalty=1.2, seed=2)]
-    monkeypatch.setattr(triton_compat, 'KERNELS', 'triton')
     ledger = shape_ledger(llm, [[1, 2, 3, 4], [5, 6]], params)
     assert [s.op for s in ledger.section('sampler')] == ['penalize_and_divide', 'argmax', 'noise_keys', 'draw', 'where']
     assert [s.op for s in ledger.section('layer 0')] == ['linear', 'project_heads', 'rope_and_kv_write', 'attention', 'flatten', 'linear', 'add_rms_norm',
