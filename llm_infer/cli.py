@@ -14,6 +14,7 @@ from pathlib import Path
 
 # %% ../nbs/67_cli.ipynb #7126dfd7
 ENGINE_OPTIONS = {'model': (str, 'folder, .gguf file or hub id; the default model when not given'), 'dtype': (str, 'auto, float32, bfloat16 or float16'),
+                  'quantization': (str, "gguf: multiply a .gguf file's own 4- or 8-bit blocks"),
                   'max_model_len': (int, 'longest sequence, prompt and output'), 'block_size': (int, 'tokens per KV block'),
                   'num_gpu_blocks_override': (int, 'KV blocks in the pool'), 'max_num_seqs': (int, 'requests running at once'),
                   'max_num_batched_tokens': (int, 'tokens per step'), 'seed': (int, 'seed of all draws: the same seed, the same answers')}

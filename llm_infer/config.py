@@ -6,10 +6,11 @@
 __all__ = ['MAX_SIZE', 'ROPE_KEYS', 'ARCHITECTURES', 'DTYPES', 'LLAMA_3_8B', 'SMOLLM2_135M', 'ConfigError', 'read_size',
            'read_number', 'read_flag', 'read_rope', 'read_architecture', 'refuse_unsupported', 'read_token_ids',
            'config_table', 'ModelConfig', 'model_config_from_dict', 'read_json', 'model_config_from_folder',
-           'count_parameters', 'count_flops', 'check_scheduler_config', 'SchedulerConfig']
+           'count_parameters', 'count_flops', 'check_scheduler_config', 'SchedulerConfig', 'cache_folder']
 
 # %% ../nbs/01_config.ipynb #46cb5a09
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from html import escape
@@ -294,3 +295,9 @@ class SchedulerConfig:
 
     def _repr_html_(self) -> str:
         return config_table(self)
+
+# %% ../nbs/01_config.ipynb #60d56232
+def cache_folder() -> Path:
+    "Where models and compiled kernels are kept: $LLM_INFER_CACHE, else llm_infer under $XDG_CACHE_HOME or ~/.cache."
+    if place := os.environ.get('LLM_INFER_CACHE'): return Path(place).expanduser().absolute()
+    return Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser().absolute() / 'llm_infer'

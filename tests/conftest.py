@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:          # as in a shell's
 
 if not torch.cuda.is_available():
     os.environ.setdefault('TRITON_INTERPRET', '1')        # kernels are interpreted, so that they can be tested without a GPU ...
-    os.environ.setdefault('LLM_INFER_KERNELS', 'torch')   # ... and called by name only: models stay on PyTorch
+    os.environ.setdefault('LLM_INFER_KERNELS', 'c')       # ... and called by name only: models take the CPU's kernels
 
 import jaxtyping._import_hook
 from jaxtyping import install_import_hook

@@ -91,7 +91,7 @@ sys.modules['triton'] = None                      # an import of triton now rais
 import torch, llm_infer
 from llm_infer.engine.llm import LLM
 from llm_infer.sampling.params import SamplingParams
-out = LLM(max_model_len=64, num_gpu_blocks_override=8).generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
+out = LLM(max_model_len=64, num_gpu_blocks_override=8, dtype='float32').generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
 print(len(out[0].outputs[0].token_ids))
 '''
 

@@ -28,7 +28,7 @@ def visit(engine, num_steps: int) -> None:
 
 def finish(inspected: bool) -> dict[str, list[int]]:
     "All output tokens by request, looking or not looking on the way."
-    engine, tokens = LLM(max_model_len=256, num_gpu_blocks_override=40, max_num_seqs=4), {}
+    engine, tokens = LLM(max_model_len=256, num_gpu_blocks_override=40, max_num_seqs=4, dtype='float32'), {}
     visit(engine, 6)
     if inspected: inspector = KVInspector(engine)
     while engine.has_unfinished_requests():
@@ -48,7 +48,7 @@ def test_looking_changes_nothing():
 
 # %% ../nbs/tests/72_kv_inspector.ipynb #b6096d5e
 def test_preempted_under_it():
-    llm = LLM(max_model_len=48, num_gpu_blocks_override=12, block_size=5, max_num_seqs=2)
+    llm = LLM(max_model_len=48, num_gpu_blocks_override=12, block_size=5, max_num_seqs=2, dtype='float32')
     params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     for prompt in ([5], [6] * 35): llm.add_request({'prompt_token_ids': prompt}, params)
     llm.step()
@@ -77,13 +77,13 @@ def test_sixteen_bits_and_no_tokenizer():
     assert inspector.data['requests'][0]['texts'][0] == '#1' and "'#" in repr(inspector)
     weights = attention_weights(llm, request, request.num_computed_tokens - 1, 29)
     assert weights.dtype == torch.float32 and (weights.sum(-1) - 1).abs().max() < 1e-5
-    full = LLM(max_model_len=128, num_gpu_blocks_override=16, skip_tokenizer_init=True)
+    full = LLM(max_model_len=128, num_gpu_blocks_override=16, skip_tokenizer_init=True, dtype='float32')
     run_sample(full)
     assert (weights - attention_weights(full, pick_request(full), request.num_computed_tokens - 1, 29)).abs().max() < .1
 
 # %% ../nbs/tests/72_kv_inspector.ipynb #ad3273b5
 def test_bad_choices_are_named():
-    llm = LLM(max_model_len=64, num_gpu_blocks_override=8)
+    llm = LLM(max_model_len=64, num_gpu_blocks_override=8, dtype='float32')
     with pytest.raises(ValueError, match="no request holds K and V"): KVInspector(llm, '0')
     with pytest.raises(TypeError, match="an engine with a Llama and a paged KV cache is needed"): KVInspector(None)
     run_sample(llm)
@@ -243,7 +243,7 @@ def test_in_jupyterlab(lab):
 # %% ../nbs/tests/72_kv_inspector.ipynb #e2748331
 def museum() -> LLM:
     "Two requests with a common beginning, in the middle of their answers."
-    llm = LLM(max_model_len=256, num_gpu_blocks_override=40, max_num_seqs=4)
+    llm = LLM(max_model_len=256, num_gpu_blocks_override=40, max_num_seqs=4, dtype='float32')
     text = 'The museum of clocks is open from ten to six. ' * 2
     for question in ('When does it close?', 'Where is it?'): llm.add_request(text + question, SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))
     for _ in range(5): llm.step()
@@ -283,7 +283,7 @@ def test_without_kernel(static, tmp_path):
 # %% ../nbs/tests/72_kv_inspector.ipynb #f052333c
 def test_nobody_and_one_token(static, tmp_path):
     from playwright.sync_api import expect
-    llm = LLM(max_model_len=64, num_gpu_blocks_override=8)
+    llm = LLM(max_model_len=64, num_gpu_blocks_override=8, dtype='float32')
     page = static.open(KVInspector(llm).save_html(tmp_path / 'empty.html'))
     expect(page.locator('.li-big')).to_have_text('No request is alive, so no block of the cache is held.')
     expect(page.get_by_role('button', name='Adds three short requests')).to_be_disabled()
@@ -306,7 +306,7 @@ STEPS = '''() => [...Array(30)].map(() => {
 
 def long_request(num_tokens: int, block_size: int) -> LLM:
     "An engine with one request of that many tokens, block size no power of two."
-    llm = LLM(max_model_len=num_tokens + 8, num_gpu_blocks_override=num_tokens // block_size + 4, block_size=block_size, max_num_batched_tokens=num_tokens)
+    llm = LLM(max_model_len=num_tokens + 8, num_gpu_blocks_override=num_tokens // block_size + 4, block_size=block_size, max_num_batched_tokens=num_tokens, dtype='float32')
     llm.add_request({'prompt_token_ids': [500 + i % 1000 for i in range(num_tokens)]}, SamplingParams(max_tokens=4, ignore_eos=True))
     plan = llm.scheduler.schedule()
     llm.scheduler.update(plan, {'0': [7]})

@@ -24,7 +24,7 @@ PROMPTS = ['My favourite colour is', ('I think that the', ' best way to do that 
 @pytest.fixture(scope='module')
 def explored():
     "The widget, its engine, and the real logits of both prompts."
-    llm = LLM(max_model_len=128, num_gpu_blocks_override=16, max_num_seqs=1)
+    llm = LLM(max_model_len=128, num_gpu_blocks_override=16, max_num_seqs=1, dtype='float32')
     widget = SamplerExplorer(llm, PROMPTS)
     pairs = [(p, '') if isinstance(p, str) else p for p in PROMPTS]
     ids = [(llm.tokenizer.encode(p), llm.tokenizer.encode(o, add_special_tokens=False) if o else []) for p, o in pairs]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SMALL', 'engine', 'count_by_plan', 'check', 'test_any_step_adds_up', 'test_news_is_not_lost', 'test_interrupted',
-           'small_engine', 'test_other_models', 'test_kernels_have_a_ledger']
+           'small_engine', 'on_tensors', 'test_other_models', 'test_kernels_have_a_ledger']
 
 # %% ../nbs/tests/73_shape_ledger.ipynb #ee50e91a
 import json
@@ -16,11 +16,11 @@ from safetensors.torch import save_file
 from llm_infer import LLM, SamplingParams
 from llm_infer.config import ModelConfig
 from llm_infer.model.weights import expected_tensors
-from llm_infer.viz.shape_ledger import fold, shape_ledger
+from llm_infer.viz.shape_ledger import FLOPS_PER_NUMBER, fold, shape_ledger
 
 # %% ../nbs/tests/73_shape_ledger.ipynb #f2c3a590
 @lru_cache
-def engine() -> LLM: return LLM(max_model_len=160, num_gpu_blocks_override=24, max_num_seqs=5, max_num_batched_tokens=48)
+def engine() -> LLM: return LLM(max_model_len=160, num_gpu_blocks_override=24, max_num_seqs=5, max_num_batched_tokens=48, dtype='float32')
 
 # %% ../nbs/tests/73_shape_ledger.ipynb #7e618b22
 def count_by_plan(config, plan, recompute_last: bool) -> dict[str, int]:
@@ -40,10 +40,11 @@ def check(ledger, plan, config) -> None:
     assert (ledger.sizes['num_sched_tokens'], ledger.sizes['num_reqs'], ledger.sizes['num_sampled']) == (n, len(plan.scheduled), sampled)
     seen = {(dim, size) for s in ledger.stages if s.section not in ('text in', 'text out') for a in (*s.reads, *s.writes) for dim, size in zip(a.dims, a.shape, strict=True)}
     for dim, size in seen: assert eval(dim, {}, ledger.sizes) == size, (dim, size)
-    kinds = [s for s in ledger.stages if s.op in ('linear', 'attention')]
+    kinds = [s for s in ledger.stages if s.op in ('linear', 'linear_silu_and_mul', 'attention')]
+    of_product = lambda s: s.work.flops - (FLOPS_PER_NUMBER[s.op] * s.writes[0].numel if s.op == 'linear_silu_and_mul' else 0)
     want = count_by_plan(config, plan, recompute_last=sampled == n)
-    assert {part: sum(s.work.flops for s in kinds if s.part == part) for part in want} == want
-    assert [s.op for s in ledger.section('layer 0')[:5]] == ['linear', 'project_heads', 'apply_rope', 'kv_write', 'attention']
+    assert {part: sum(of_product(s) for s in kinds if s.part == part) for part in want} == want
+    assert [s.op for s in ledger.section('layer 0')[:4]] == ['linear', 'project_heads', 'rope_and_kv_write', 'attention']
     assert [g.times for g in fold(ledger.stages) if g.first.startswith('layer')] == ([30] if sampled == n else [29, 1])
     assert len(ledger.section('text out')) == sampled if sampled else 'text out' not in {s.section for s in ledger.stages}
 
@@ -90,19 +91,19 @@ def test_news_is_not_lost():
 def test_interrupted(monkeypatch):
     from llm_infer.kernels import attention_backends
     from llm_infer.model import llama
-    llm, names = engine(), ('apply_rope', 'rms_norm', 'kv_write', 'project_heads')
+    llm, names = engine(), ('apply_rope', 'rms_norm', 'rope_and_kv_write', 'linear', 'project_heads')
     before, calls = [getattr(llama, name) for name in names], []
-    silu = llama.silu_and_mul
-    def interrupted(x):
+    gated = llama.linear_silu_and_mul
+    def interrupted(x, weight, bias=None):
         calls.append(x.shape)
         if len(calls) == 3: raise KeyboardInterrupt
-        return silu(x)
-    interrupted.__name__ = interrupted.__qualname__ = 'silu_and_mul'
-    monkeypatch.setattr(llama, 'silu_and_mul', interrupted)
+        return gated(x, weight, bias)
+    interrupted.__name__ = interrupted.__qualname__ = 'linear_silu_and_mul'
+    monkeypatch.setattr(llama, 'linear_silu_and_mul', interrupted)
     llm.add_request('Once upon a time', SamplingParams(temperature=0, max_tokens=3), request_id='other')
     arrivals = llm._num_arrivals
     with pytest.raises(KeyboardInterrupt): shape_ledger(llm, 'A prompt of its own')
-    assert [getattr(llama, name) for name in names] == before and llama.silu_and_mul is interrupted
+    assert [getattr(llama, name) for name in names] == before and llama.linear_silu_and_mul is interrupted
     assert 'execute' not in vars(llm.runner) and llm._num_arrivals == arrivals
     assert list(llm.scheduler.requests) == ['other'] and llm.scheduler.pool.num_used_blocks == 0     # cancelled, and waiting again
     monkeypatch.undo()
@@ -119,12 +120,22 @@ def small_engine(folder, architecture: str, **more) -> LLM:
     g, shapes = torch.Generator().manual_seed(0), expected_tensors(ModelConfig.from_dict(config))
     save_file({name: torch.randn(shape, generator=g) / shape[-1] ** .5 for name, shape in shapes.items()}, folder / 'model.safetensors')
     (folder / 'config.json').write_text(json.dumps(config))
-    return LLM(folder, skip_tokenizer_init=True, max_model_len=32, num_gpu_blocks_override=8, max_num_batched_tokens=16, device='cpu')
+    return LLM(folder, skip_tokenizer_init=True, max_model_len=32, num_gpu_blocks_override=8, max_num_batched_tokens=16, device='cpu', dtype='float32')
 
+def on_tensors(model):
+    "The model with every pack unpacked."
+    from llm_infer.model.llama import LayerWeights, split_last_layer
+    tensor = lambda w: w if w is None or isinstance(w, torch.Tensor) else w.dense()
+    model.layers = [LayerWeights(*map(tensor, layer)) for layer in model.layers]
+    model.last_q, model.last_kv = split_last_layer(model.layers[-1], model.config.q_size)
+    model.embed_tokens, model.lm_head = tensor(model.embed_tokens), tensor(model.lm_head)
+
+@pytest.mark.parametrize('unpacked', [False, True])
 @pytest.mark.parametrize('architecture, more', [('Qwen2ForCausalLM', {}), ('Qwen3ForCausalLM', {}), ('LlamaForCausalLM', {'attention_bias': True, 'mlp_bias': True}),
                                                 ('LlamaForCausalLM', {'partial_rotary_factor': .5})])
-def test_other_models(tmp_path, architecture, more):
+def test_other_models(tmp_path, architecture, more, unpacked):
     llm = small_engine(tmp_path, architecture, **more)
+    if unpacked: on_tensors(llm.runner.model)
     ledger, c = shape_ledger(llm, [[1, 2, 3, 4], [5, 6]], SamplingParams(temperature=0)), llm.config
     for stage in ledger.stages:
         for a in (*stage.reads, *stage.writes):
@@ -133,8 +144,13 @@ def test_other_models(tmp_path, architecture, more):
     assert [s.op for s in layer].count('rms_norm') == 2 * c.qk_norm and [s.op for s in layer[:1 + 2 * c.qk_norm]] == ['linear', *['rms_norm'] * 2 * c.qk_norm]
     if c.qk_norm: assert layer[1].writes[0].symbolic == '[num_sched_tokens, num_heads, head_dim]' and layer[2].writes[0].symbolic == '[num_sched_tokens, num_kv_heads, head_dim]'
     assert layer[0].work.flops == 2 * 6 * 48 * c.qkv_size + c.qkv_bias * 6 * c.qkv_size
-    rope = next(s for s in layer if s.op == 'apply_rope')
-    assert rope.work.flops == 6 * 6 * 8 * (c.rotary_dim // 2) and rope.work.bytes_written == 6 * 8 * c.rotary_dim * 4
+    rope = next(s for s in layer if s.op == 'rope_and_kv_write')
+    assert rope.work.flops == 6 * 6 * 8 * (c.rotary_dim // 2) and rope.work.bytes_written == 6 * 8 * c.rotary_dim * 4 + 6 * 2 * 2 * 16 * 4
+    gated = next(s for s in layer if s.op == 'linear_silu_and_mul')
+    assert gated.work.flops == 6 * (2 * 48 * 160 + 160 * c.mlp_bias + 5 * 80)
+    assert gated.work.bytes_read == 4 * (6 * 48 + 160 * 48 + 160 * c.mlp_bias) and gated.work.bytes_written == 4 * 6 * 80
+    matrices = [a.name for s in layer for a in s.reads if a.name.endswith('proj')]
+    assert matrices == ['qkv_proj', 'o_proj', 'gate_up_proj', 'down_proj']
     biases = {a.name for s in ledger.stages for a in s.reads if a.name == 'bias'}
     assert bool(biases) == (c.qkv_bias or c.o_bias or c.mlp_bias) and not [s for s in ledger.stages if s.section == 'text out']
 
@@ -146,5 +162,5 @@ def test_kernels_have_a_ledger(tmp_path, monkeypatch):
     monkeypatch.setattr(triton_compat, 'KERNELS', 'triton')
     ledger = shape_ledger(llm, [[1, 2, 3, 4], [5, 6]], params)
     assert [s.op for s in ledger.section('sampler')] == ['penalize_and_divide', 'argmax', 'noise_keys', 'draw', 'where']
-    assert [s.op for s in ledger.section('layer 0')] == ['linear', 'project_heads', 'apply_rope', 'kv_write', 'attention', 'flatten', 'linear', 'add_rms_norm',
-                                                         'linear', 'silu_and_mul', 'linear', 'add_rms_norm']
+    assert [s.op for s in ledger.section('layer 0')] == ['linear', 'project_heads', 'rope_and_kv_write', 'attention', 'flatten', 'linear', 'add_rms_norm',
+                                                         'linear_silu_and_mul', 'linear', 'add_rms_norm']

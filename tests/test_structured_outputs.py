@@ -33,7 +33,7 @@ def ask(name, schema): return [{'role': 'user', 'content': f'Give an example of 
 
 def draw_answers(num_draws, max_tokens, most=None):
     "Every schema's name with the outputs of its draws, from one call of the engine."
-    llm, chosen = LLM(default_model_path(progress=False), max_model_len=512), list(schemas().items())[:most]
+    llm, chosen = LLM(default_model_path(progress=False), max_model_len=512, dtype='float32'), list(schemas().items())[:most]
     chats = [ask(name, schema) for name, schema in chosen for _ in range(num_draws)]
     params = [SamplingParams(temperature=1., seed=seed, max_tokens=max_tokens, structured_outputs=StructuredOutputsParams(json=schema))
               for _, schema in chosen for seed in range(num_draws)]
@@ -54,7 +54,7 @@ def test_schemas_on_the_model(num_draws=1, max_tokens=64, most=None):   # claim 
 
 # %% ../nbs/tests/66_structured.ipynb #3c763992
 def test_other_grammars_on_the_model():   # claim G2
-    llm = LLM(default_model_path(progress=False), max_model_len=512)
+    llm = LLM(default_model_path(progress=False), max_model_len=512, dtype='float32')
     kinds = {'choice': dict(choice=['positive', 'negative', 'neutral']), 'regex': dict(regex=r'[A-D]\) [a-z]{3,8}!'),
              'grammar': dict(grammar='start: NUMBER (OP NUMBER)*\nOP: "+" | "-"\nNUMBER: /[0-9]{1,3}/')}
     fits = {'choice': lambda text: text in kinds['choice']['choice'], 'regex': re.compile(kinds['regex']['regex']).fullmatch,

@@ -40,7 +40,7 @@ def small_model(folder):
     rng, shapes = torch.Generator().manual_seed(0), expected_tensors(ModelConfig.from_dict(config))
     save_file({name: torch.randn(shape, generator=rng) / 7 for name, shape in shapes.items()}, Path(folder) / 'model.safetensors')
     (Path(folder) / 'config.json').write_text(json.dumps(config))
-    return LLM(folder, skip_tokenizer_init=True, num_gpu_blocks_override=16, block_size=4)
+    return LLM(folder, skip_tokenizer_init=True, num_gpu_blocks_override=16, block_size=4, dtype='float32')
 
 def test_small_model_without_tokenizer(tmp_path):
     llm = small_model(tmp_path)
@@ -55,7 +55,7 @@ def test_small_model_without_tokenizer(tmp_path):
 
 # %% ../nbs/tests/76_tile_stepper.ipynb #105bddf5
 @pytest.fixture(scope='module')
-def llm(): return LLM(max_model_len=128, num_gpu_blocks_override=16, max_num_seqs=4)
+def llm(): return LLM(max_model_len=128, num_gpu_blocks_override=16, max_num_seqs=4, dtype='float32')
 
 def test_recording_changes_nothing(llm):
     greedy = SamplingParams(temperature=0, max_tokens=4)

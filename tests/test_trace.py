@@ -22,7 +22,7 @@ from llm_infer.engine.step_batch import StepBatch
 @cache
 def small_engine() -> LLM:
     "The default model with a pool so small that requests are preempted."
-    return LLM(max_model_len=72, block_size=8, num_gpu_blocks_override=9, max_num_seqs=4, max_num_batched_tokens=16)
+    return LLM(max_model_len=72, block_size=8, num_gpu_blocks_override=9, max_num_seqs=4, max_num_batched_tokens=16, dtype='float32')
 
 STORY = 'Once upon a time there was a small engine that read many tokens at a time, and every morning'
 

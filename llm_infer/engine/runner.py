@@ -189,7 +189,9 @@ class ModelRunner:
         needed = math.prod(shape) * self.kv_cache.element_size()
         available = available_ram() if self.device.type == 'cpu' else torch.cuda.mem_get_info(self.device)[0]
         if needed > available: raise ValueError(f'a second KV cache needs {needed / 2**30:,.1f} GiB, and {available / 2**30:,.1f} GiB are available')
-        return ModelRunner(self.eager_model, self.kv_cache.new_zeros(shape), type(self.sampler)())
+        order = sorted(range(6), key=lambda dim: -self.kv_cache.stride(dim))                  # as the first one lies in memory
+        empty = self.kv_cache.new_zeros([shape[dim] for dim in order]).permute(*map(order.index, range(6)))
+        return ModelRunner(self.eager_model, empty, type(self.sampler)())
 
     def forget(self, request_ids: Sequence[str]) -> None:
         "Lets go of what the sampler keeps of requests that have ended."

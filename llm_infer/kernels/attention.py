@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
+from .attention_c import attention_c, attention_c_takes          # notebook 26
+from .c_compiler import use_c
 from .flash_decoding import merge_splits_triton, num_kv_splits   # notebook 34
 from .kv_write import slots_of
 from .triton_compat import gpu, tl, triton, use_triton
@@ -364,4 +366,5 @@ def attention(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
         raise ValueError(f'sliding_window must be 1 or more, or None, got {sliding_window}')
     if soft_cap is not None and soft_cap <= 0: raise ValueError(f'soft_cap must be above 0, or None, got {soft_cap}')
     form = attention_triton if use_triton(q) else attention_torch
+    if form is attention_torch and use_c(q) and attention_c_takes(q, key_cache, value_cache, block_table): form = attention_c
     return form(q, key_cache, value_cache, block_table, cu_seqlens, seq_lens, scale, sliding_window, soft_cap)

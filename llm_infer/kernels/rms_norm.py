@@ -9,6 +9,8 @@ __all__ = ['rms_norm_reference', 'rows_per_program', 'rms_norm_triton', 'rms_nor
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from .c_compiler import use_c
+from .small_ops_c import add_rms_norm_c, fits_add_rms_norm, rms_norm_c
 from .triton_compat import tl, triton, use_triton
 
 # %% ../../nbs/30_rms_norm.ipynb #1a6af32d
@@ -56,7 +58,8 @@ def rms_norm_triton(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], wei
 def rms_norm(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], weight: Float[Tensor, "hidden_size"],
              eps: float) -> Float[Tensor, "num_sched_tokens *heads hidden_size"]:
     "RMSNorm over the last dimension, as a new tensor; `x` may be a strided view, such as the q part of the fused qkv."
-    return rms_norm_triton(x, weight, eps) if use_triton(x) else rms_norm_reference(x, weight, eps)
+    if use_triton(x): return rms_norm_triton(x, weight, eps)
+    return rms_norm_c(x, weight, eps) if use_c(x) else rms_norm_reference(x, weight, eps)
 
 # %% ../../nbs/30_rms_norm.ipynb #8f5058be
 @triton.jit(do_not_specialize=['num_rows'])
@@ -91,5 +94,6 @@ def add_rms_norm(x: Float[Tensor, "num_sched_tokens hidden_size"], residual: Flo
                  weight: Float[Tensor, "hidden_size"], eps: float) -> None:
     "`residual += x`, then `x = rms_norm(residual)`; both are changed in place."
     if use_triton(x): return add_rms_norm_triton(x, residual, weight, eps)
+    if use_c(x) and fits_add_rms_norm(x, residual): return add_rms_norm_c(x, residual, weight, eps)
     residual += x
     x.copy_(rms_norm_reference(residual, weight, eps))

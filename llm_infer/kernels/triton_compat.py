@@ -87,8 +87,8 @@ if INTERPRETED: patch_once()
 
 # %% ../../nbs/29_triton.ipynb #baaf0d38
 KERNELS = os.environ.get('LLM_INFER_KERNELS', 'auto')
-if KERNELS not in ('auto', 'torch', 'triton'):
-    raise ValueError(f"LLM_INFER_KERNELS must be 'auto', 'torch' or 'triton', got {KERNELS!r}")
+if KERNELS not in ('auto', 'torch', 'triton', 'c'):
+    raise ValueError(f"LLM_INFER_KERNELS must be 'auto', 'torch', 'triton' or 'c', got {KERNELS!r}")
 
 def use_triton(x: Tensor) -> bool:
     "Does an op on `x` launch its Triton kernel? By default where `x` is on a GPU, or where kernels are interpreted. float64: never."

@@ -24,21 +24,21 @@ from .widget import Widget, check_engine, check_whole, traitlets, widget_css, wi
 
 # %% ../../nbs/78_rope_view.ipynb #0ba46740
 @torch.inference_mode()
-def capture_qk(model: Llama, token_ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-    "Q `[num_tokens, num_heads, head_dim]` and K `[num_tokens, num_kv_heads, head_dim]` of a prompt in each layer, before they are rotated."
+def capture_qk(model: Llama, token_ids: Sequence[int], dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    "Q `[num_tokens, num_heads, head_dim]` and K `[num_tokens, num_kv_heads, head_dim]` of a prompt in each layer, before they are rotated; computed in `dtype`."
     n, block_size, device = len(token_ids), 16, model.norm.device
     ints = lambda values, dtype=torch.int64: torch.tensor(values, dtype=dtype, device=device)
     blocks = -(-n // block_size)
     batch = StepBatch(['rope'], ints(token_ids), ints(range(n)), ints(range(n)), ints([range(blocks)], torch.int32), ints([n], torch.int32),
                       ints([0, n], torch.int32), ints(range(n)), ints([0, n], torch.int32))          # all rows wanted: no layer is cut short
-    caught, original = [], llama.apply_rope
-    def caught_first(q, k, positions, cos_sin):
-        caught.append((q.float().cpu(), k.float().cpu()) if q.device.type != 'cpu' else (q.float().clone(), k.float().clone()))
-        original(q, k, positions, cos_sin)
+    caught, original = [], llama.rope_and_kv_write
+    def caught_first(q, k, *rest):
+        caught.append(tuple(heads.to('cpu', torch.float32, copy=True) for heads in (q, k)))           # they are rotated in place
+        original(q, k, *rest)
     try:
-        llama.apply_rope = caught_first
-        model(batch, new_kv_cache(model.config, blocks, block_size, model.norm.dtype, device))
-    finally: llama.apply_rope = original
+        llama.rope_and_kv_write = caught_first
+        model(batch, new_kv_cache(model.config, blocks, block_size, dtype, device))
+    finally: llama.rope_and_kv_write = original
     return caught
 
 # %% ../../nbs/78_rope_view.ipynb #72d26133
@@ -92,7 +92,7 @@ def rope_data(llm: LLMEngine, prompt: Any = 'The cat sat on the mat', num_layers
     c, cos_sin, token_ids = model.config, model.cos_sin.float().cpu(), asked[0][0].token_ids
     num_positions = min(191, model.max_model_len)
     num_distances = min(64, num_positions // 2 + 1)
-    caught = [(q[-num_tokens:], k[-num_tokens:]) for q, k in capture_qk(model, token_ids)]
+    caught = [(q[-num_tokens:], k[-num_tokens:]) for q, k in capture_qk(model, token_ids, llm.runner.kv_cache.dtype)]
     ranking = most_sensitive(caught, cos_sin, num_distances)
     picked = list(dict.fromkeys(layer for _, layer, _ in ranking))[:num_layers]
     layers = []
