@@ -226,7 +226,7 @@ EXAMPLES = {
     'demo': ('watch a batch go through', 'llm-infer demo\n  llm-infer demo --max-tokens 32'),
     'bench': ('measure the speed, alone or side by side with another engine', 'llm-infer bench\n  llm-infer bench --workloads single,prefill --dtype bfloat16 --repeat 5\n'
               '  llm-infer bench --vs transformers --json speed.json\n  llm-infer bench --setup vllm && llm-infer bench --vs vllm --dtype bfloat16\n'
-              '  llm-infer bench --vs llama.cpp --peer-python llama.cpp=$HOME/llama/bin/python --workloads single')}
+              '  llm-infer bench --vs llama.cpp --peer-python llama.cpp=$HOME/llama/bin/python --workloads single --quantization gguf')}
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     "The options of `llm-infer bench`. Their help says what `--setup` runs."
@@ -238,7 +238,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add('--model', help=ENGINE_OPTIONS['model'][1])
     add('--dtype', default='auto', help=ENGINE_OPTIONS['dtype'][1])
-    add('--quantization', help='weights in blocks, as LLM takes it')
+    add('--quantization', help=ENGINE_OPTIONS['quantization'][1])
     add('--workloads', default=','.join(WORKLOADS), metavar='A,B', help='which of the four (default: all)')
     add('--repeat', type=int, default=3, metavar='N', help='repetitions that count, of which the median is shown (default 3)')
     add('--seed', type=int, default=0, help='of lengths and token ids (default 0)')

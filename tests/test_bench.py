@@ -300,8 +300,8 @@ def test_command_line_errors(capsys, tmp_path, monkeypatch):
     assert 'no model at' in refused(capsys, '--model', 'no/such/model/here')
     short = str(write_model(tmp_path / 'short', max_position_embeddings=256))
     assert 'need 1026 positions, the model has 256' in refused(capsys, '--model', short, '--workloads', 'prefill')
-    assert 'transformers is compared without quantization' in refused(capsys, '--vs', 'llama.cpp,transformers', '--quantization', 'q4_1')
-    assert 'llama.cpp takes quantised weights from a .gguf file' in refused(capsys, '--model', model, '--vs', 'llama.cpp', '--quantization', 'q4_1', '--peer-python', f'llama.cpp={sys.executable}')
+    assert 'transformers is compared without quantization' in refused(capsys, '--vs', 'llama.cpp,transformers', '--quantization', 'gguf')
+    assert 'llama.cpp takes quantised weights from a .gguf file' in refused(capsys, '--model', model, '--vs', 'llama.cpp', '--quantization', 'gguf', '--peer-python', f'llama.cpp={sys.executable}')
     with pytest.raises(SystemExit): main(['bench', '--repeat', 'often'])
 
 def test_peer_pythons(tmp_path, monkeypatch):
