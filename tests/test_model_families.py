@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.utils import logging
 from llm_infer.config import ModelConfig
-from llm_infer.model.llama import Llama, new_kv_cache
+from llm_infer.model.llama import Llama, new_kv_cache, pack_weights
 from llm_infer.model.weights import load_weights
 logging.disable_progress_bar()
 
@@ -76,7 +76,7 @@ def step_batch(requests, block_size):
 def prefill(model, ids, block_size=16):
     "Logits of every position from one step."
     num_blocks = -(-len(ids) // block_size)
-    cache = new_kv_cache(model.config, num_blocks, block_size, model.norm.dtype)
+    cache = new_kv_cache(model.config, num_blocks, block_size, torch.float32)
     return model(step_batch([(ids, 0, [*range(num_blocks)][::-1], len(ids))], block_size), cache)
 
 # %% ../nbs/tests/40_model_families.ipynb #9672fdc4
@@ -86,7 +86,7 @@ def in_pieces(model, sequences, block_size, seed):
     lengths = [-(-len(ids) // block_size) for ids in sequences]
     pool = rng.sample(range(sum(lengths) + 3), sum(lengths))            # every request's blocks, scattered over the pool
     blocks = [pool[sum(lengths[:i]):sum(lengths[:i + 1])] for i in range(len(sequences))]
-    cache = new_kv_cache(model.config, sum(lengths) + 3, block_size, model.norm.dtype)
+    cache = new_kv_cache(model.config, sum(lengths) + 3, block_size, torch.float32)
     while any(done[i] < len(ids) for i, ids in enumerate(sequences)):
         chosen = [i for i, ids in enumerate(sequences) if done[i] < len(ids) and rng.random() < 0.7]
         sizes = [min(rng.choice((1, 1, 2, 7, 19)), len(sequences[i]) - done[i]) for i in chosen]
@@ -112,19 +112,21 @@ def compare(model, reference, seed=1, lengths=(60, 33, 1), block_sizes=(1, 5, 16
     return whole, max(pieces)
 
 
-def load(folder):
+def load(folder, packed=False):
     config = ModelConfig.from_folder(folder)
-    return Llama(config, load_weights(folder, config, torch.float32), max_model_len=config.max_position_embeddings)
+    weights = load_weights(folder, config, torch.float32)
+    return Llama(config, pack_weights(weights) if packed else weights, max_model_len=config.max_position_embeddings)
 
 
-def check_family(family, folder, **scope):
+def check_family(family, folder, packed=False, **scope):
     reference = oracle(family)
     reference.save_pretrained(folder)
-    return compare(load(folder), reference, **scope)
+    return compare(load(folder, packed), reference, **scope)
 
 
+@pytest.mark.parametrize('packed', [False, True])
 @pytest.mark.parametrize('family', FAMILIES)
-def test_family(family, tmp_path): check_family(family, tmp_path)
+def test_family(family, packed, tmp_path): check_family(family, tmp_path, packed)
 
 # %% ../nbs/tests/40_model_families.ipynb #ae9c65eb
 def check_every_tensor(family, folder):
