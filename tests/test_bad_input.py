@@ -122,7 +122,7 @@ def test_parameters(): assert refusals(parameter_cases())
 
 # %% ../nbs/tests/61_bad_input.ipynb #3ad39300
 def engine_cases():
-    build = lambda **kw: lambda: LLM(models() / 'good', skip_tokenizer_init=True, **kw)
+    build = lambda **kw: lambda: LLM(models() / 'good', skip_tokenizer_init=True, **{'dtype': 'float32', **kw})
     tiny()
     yield 'unknown keyword', build(tensor_parallel_size=2), TypeError, 'tensor_parallel_size', 'max_num_seqs'
     yield 'max_model_len beyond the model', build(max_model_len=65), ValueError, r'\b65\b', r'\b64\b'

@@ -154,6 +154,7 @@ def test_other_models(tmp_path, architecture, more, unpacked):
     biases = {a.name for s in ledger.stages for a in s.reads if a.name == 'bias'}
     assert bool(biases) == (c.qkv_bias or c.o_bias or c.mlp_bias) and not [s for s in ledger.stages if s.section == 'text out']
 
+# %% ../nbs/tests/73_shape_ledger.ipynb #68c74fb9
 def test_quantised_weights():
     llm = LLM(max_model_len=64, num_gpu_blocks_override=8, dtype='bfloat16', quantization='gguf', device='cpu')
     ledger, model = shape_ledger(llm, 'The sky is'), llm.runner.model
