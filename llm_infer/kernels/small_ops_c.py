@@ -86,9 +86,9 @@ def rms_norm_c(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], weight: 
     heads = x.unsqueeze(1).flatten(1, -2)
     if heads.stride(2) != 1: heads = heads.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype)
-    buffer = torch.empty(torch.get_num_threads() * size)
+    buffer, weight = torch.empty(torch.get_num_threads() * size), weight.float().contiguous()     # named: they must outlive the call
     functions(x.dtype == torch.bfloat16)[0](
-        out.data_ptr(), heads.data_ptr(), weight.float().contiguous().data_ptr(), buffer.data_ptr(), heads.shape[0], heads.shape[1], size,
+        out.data_ptr(), heads.data_ptr(), weight.data_ptr(), buffer.data_ptr(), heads.shape[0], heads.shape[1], size,
         heads.stride(0), heads.stride(1), eps)
     return out
 
@@ -151,7 +151,8 @@ def rope_and_kv_write_c(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
                         slot_mapping: Int64[Tensor, "num_sched_tokens"]) -> None:
     "`apply_rope` and `kv_write` in one pass, in C, for tensors that `fits_rope_and_kv_write` accepts."
     (key_block, key_offset, key_head, _), pairs = key_cache.stride(), cos_sin.shape[1] // 2
+    positions, slot_mapping = positions.contiguous(), slot_mapping.contiguous()
     functions(q.dtype == torch.bfloat16)[2](
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), positions.contiguous().data_ptr(), cos_sin.data_ptr(), slot_mapping.contiguous().data_ptr(), key_cache.data_ptr(),
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), positions.data_ptr(), cos_sin.data_ptr(), slot_mapping.data_ptr(), key_cache.data_ptr(),
         value_cache.data_ptr(), len(q), q.shape[1], k.shape[1], k.shape[2], pairs, key_cache.shape[1], q.stride(0), q.stride(1),
         k.stride(0), k.stride(1), v.stride(0), v.stride(1), key_block, key_offset, key_head, value_cache.stride(0))
