@@ -30,24 +30,40 @@ def sync():
 
 
 def notebooks():
+    get_compiler()
     return subprocess.run([sys.executable, 'tools/run.py', '--check', '--jobs', str(os.cpu_count() or 1)], cwd=root).returncode == 0
+
+
+def install(*packages):
+    "Install Debian packages, where there is apt and we may."
+    if not shutil.which('apt-get') or os.geteuid() != 0: return
+    quiet = {'env': {**os.environ, 'DEBIAN_FRONTEND': 'noninteractive'}, 'stdout': subprocess.DEVNULL}
+    subprocess.run(['apt-get', 'update', '-qq'], **quiet)
+    subprocess.run(['apt-get', 'install', '-y', '-qq', '--no-install-recommends', *packages], **quiet)
+
+
+def get_compiler():
+    "Install a C compiler where there is none and we may; say what is missing where we may not."
+    names = 'cc', 'gcc', 'clang', (os.environ.get('CC') or 'cc').split()[0]
+    if any(map(shutil.which, names)): return
+    print('no C compiler found: installing the package gcc, for the kernels in C', flush=True)
+    install('gcc', 'libc6-dev')
+    if not any(map(shutil.which, names)): print('WARNING: NO C COMPILER, SO NO KERNEL IN C IS TESTED. Install the package gcc.')
 
 
 def get_chromium():
     "Install Debian's chromium where there is no browser and we may; say what is missing where we may not."
     names = 'chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable', os.environ.get('CHROMIUM') or 'chromium'
     if any(map(shutil.which, names)): return
-    if shutil.which('apt-get') and os.geteuid() == 0:
-        print('no Chromium found: installing the package chromium, for the browser tests', flush=True)
-        quiet = {'env': {**os.environ, 'DEBIAN_FRONTEND': 'noninteractive'}, 'stdout': subprocess.DEVNULL}
-        subprocess.run(['apt-get', 'update', '-qq'], **quiet)
-        subprocess.run(['apt-get', 'install', '-y', '-qq', '--no-install-recommends', 'chromium', 'fonts-dejavu-core'], **quiet)
+    print('no Chromium found: installing the package chromium, for the browser tests', flush=True)
+    install('chromium', 'fonts-dejavu-core')
     if not any(map(shutil.which, names)):
         print('WARNING: NO BROWSER, SO NO WIDGET IS TESTED. Install the package chromium, or name a Chromium in the environment as CHROMIUM.')
 
 
 def pytest():
     "A worker per core, each with one thread: most tests are too small to keep several threads busy."
+    get_compiler()
     get_chromium()
     workers = min(os.cpu_count() or 1, 8)
     command = [sys.executable, '-m', 'pytest', '-q', 'tests', '--durations=5', f'--numprocesses={workers}', '--dist=worksteal']
