@@ -138,13 +138,18 @@ function render({model, el}) {
   empty.append(again);
   root.append(sentence, second, h('div', {class: 'li-row kv-foot'}, status, badge), empty, body);
 
-  const send = (what) => { said = ''; model.send({ask: what, key: `${era}#${what}`}); };
-  const save = settle(() => {
+  const send = (what) => {
+    said = '';
+    if (req()) store();                                                         // what was chosen a moment ago is known before the engine is looked at
+    model.send({ask: what, key: `${era}#${what}`});
+  };
+  const store = () => {
     saving = true;
     for (const [name, value] of [['request', req()?.id ?? ''], ['layer', st.layer], ['head', st.head], ['kind', st.kind], ['position', st.p]]) model.set(name, value);
     model.save_changes();
     saving = false;
-  });
+  };
+  const save = settle(store);
 
   // ---- choices
   function choose(change) {
