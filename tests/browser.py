@@ -90,7 +90,8 @@ def skipped_flags() -> set[str]:
 
 # %% ../nbs/tests/70_browser.ipynb #86b64477
 SETTINGS = {'@jupyterlab/apputils-extension/notification.jupyterlab-settings': {'fetchNews': 'false', 'checkForUpdates': False},
-            '@jupyterlab/docmanager-extension/plugin.jupyterlab-settings': {'autosave': False}}
+            '@jupyterlab/docmanager-extension/plugin.jupyterlab-settings': {'autosave': False},
+            '@jupyterlab/notebook-extension/tracker.jupyterlab-settings': {'windowingMode': 'none'}}
 
 def start_jupyter(folder: Path, port: int, token: str) -> subprocess.Popen:
     "Start JupyterLab on `folder`/files, in a process group of its own; its log is `folder`/log."
