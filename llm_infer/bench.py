@@ -58,11 +58,8 @@ def make_workload(name: str, seed: int, repetition: int, vocab_size: int) -> Wor
 def percentile(values: Sequence[float], q: float) -> float:
     "The value below which the share `q` of the values lies, between two of them by proportion; 0 where there are none."
     if not values: return 0.
-    ordered = sorted(values)
-    at = q * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+    import numpy as np
+    return float(np.quantile(values, q))
 
 # %% ../nbs/85_bench.ipynb #205070e8
 MEASURES = {'output': 'output tok/s', 'prompt': 'prompt tok/s', 'first': 'first token', 'gap_p50': 'gap p50', 'gap_p99': 'gap p99', 'memory': 'peak memory'}
@@ -181,13 +178,10 @@ class OwnEngine:
     "The worker that is llm_infer. The clock is read when a step's tokens are known; nothing else is added to `LLM.generate`."
     def load(self, model: str, dtype: str, threads: int, max_model_len: int, max_num_seqs: int, kv_cache_bytes: int,
              quantization: str | None = None, **_) -> dict:
-        import inspect, torch, llm_infer
+        import torch, llm_infer
         torch.set_num_threads(threads)
-        more = {} if quantization is None else {'quantization': quantization}
-        unknown = more.keys() - inspect.signature(llm_infer.LLM.__init__).parameters
-        if unknown: raise ValueError(f'this LLM has no argument {", ".join(unknown)}')
         self.llm = llm_infer.LLM(model=model or None, dtype=dtype, device='cpu', max_model_len=max_model_len, max_num_seqs=max_num_seqs,
-                                 kv_cache_memory_bytes=kv_cache_bytes, skip_tokenizer_init=True, **more)
+                                 kv_cache_memory_bytes=kv_cache_bytes, skip_tokenizer_init=True, quantization=quantization)
         return {'engine': f'llm_infer {llm_infer.__version__}', 'dtype': str(self.llm.runner.kv_cache.dtype).removeprefix('torch.')}
 
     def run(self, prompts: list, max_tokens: list) -> dict:
@@ -224,7 +218,7 @@ def setup_commands(name: str, folder: Path) -> list[list[str]]:
 # %% ../nbs/85_bench.ipynb #06b63dd0
 def peer_folder() -> Path:
     "Where the peers' environments and their forms of the model live."
-    from llm_infer.model.default_model import cache_folder
+    from llm_infer.config import cache_folder
     return cache_folder() / 'peers'
 
 def check_names(what: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -265,10 +259,8 @@ def halves_to_neighbours(rows: Any, num_heads: int) -> Any:
 # %% ../nbs/85_bench.ipynb #2847d3e9
 def write_gguf(folder: Path, path: Path, dtype: str) -> None:
     "Write a Llama model's folder as a GGUF file in 'float32' or 'bfloat16' (norms in float32). Raises ValueError for other models."
-    import gguf, torch
-    from safetensors import safe_open
+    import gguf
     from llm_infer.config import ModelConfig
-    from llm_infer.model.gguf import tensor_names
     config = ModelConfig.from_folder(folder)
     if config.architecture != 'LlamaForCausalLM' or config.rope_scaling or config.rotary_dim != config.head_dim:
         raise ValueError(f'{folder}: only plain Llama models can be written for llama.cpp; give the model as a .gguf file')

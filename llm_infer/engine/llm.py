@@ -90,7 +90,7 @@ def pick_max_model_len(max_model_len: int | None, config: ModelConfig) -> int:
 # %% ../../nbs/65_llm.ipynb #60172a7f
 def cpu_kernels(config: ModelConfig, dtype: torch.dtype) -> list[tuple]:
     "The C kernels that a model of this config needs on the CPU: functions that build them, with their arguments."
-    return [(linear_functions, dtype), (paged_attention, config.head_dim, dtype), (small_ops, dtype == torch.bfloat16), (small_ops, False)]
+    return [(linear_functions, dtype), (paged_attention, config.head_dim, dtype), (small_ops, dtype == torch.bfloat16)]
 
 # %% ../../nbs/65_llm.ipynb #f5e421ed
 def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, max_model_len: int | None,

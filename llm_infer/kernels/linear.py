@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
-from .c_compiler import c_function, c_library, cpu_features, use_c
+from .c_compiler import c_function, c_library, cpu_has, use_c
 from .silu_and_mul import silu_and_mul
 from .triton_compat import INTERPRETED, KERNELS
 
@@ -488,7 +488,7 @@ def pack_panels(weight: Float[Tensor, "out_features in_features"], paired: bool 
 # %% ../../nbs/28_linear.ipynb #5d5a835c
 def has_amx() -> bool:
     "Does this CPU multiply bfloat16 matrices in tiles?"
-    return 'amx_bf16' in cpu_features()
+    return cpu_has('amx_bf16')
 
 def pack_weight(weight: Float[Tensor, "out_features in_features"], paired: bool = False) -> 'Tensor | Weight':
     """A weight on the CPU, float32 or bfloat16, in the form that `linear` is fastest with here: panels for the C kernel, oneDNN's form, or
