@@ -139,7 +139,10 @@ RUN_ALL = '''async () => {
 ERRORS = '''() => [...window.jupyterapp.shell.currentWidget.content.model.cells].map((c, i) => [i, c.toJSON()]).flatMap(([i, c]) =>
   (c.outputs ?? []).filter((o) => o.output_type === 'error').map((o) => `cell ${i}: ${o.ename}: ${o.evalue}`))'''
 ASK = '''async (code) => {
-  const future = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({code, store_history: false});
+  const {kernel} = window.jupyterapp.shell.currentWidget.sessionContext.session;
+  await new Promise((next) => setTimeout(next, 350));
+  await kernel.requestExecute({code: 'pass', store_history: false}).done;
+  const future = kernel.requestExecute({code, store_history: false});
   let text = '', error = null;
   future.onIOPub = (m) => {
     if (m.header.msg_type === 'stream') text += m.content.text;
