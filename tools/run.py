@@ -55,6 +55,13 @@ def keep_shown_widgets(nb):
     return ids
 
 
+def fold_solutions(nb):
+    "Fold the source of `#| solution` cells, as JupyterLab does with View > Collapse Selected Code, and of no others."
+    for cell in nb['cells']:
+        folded = cell['cell_type'] == 'code' and 'solution' in dict(DIRECTIVE.findall(''.join(cell['source'])))
+        cell['metadata'] = {'jupyter': {'source_hidden': True}} if folded else {}
+
+
 def execute(path, flags=()):
     "Run the notebook at `path` in a fresh kernel; returns its cleaned JSON as a dict. Raises CellExecutionError."
     nb = nbformat.read(path, as_version=4)
@@ -66,7 +73,8 @@ def execute(path, flags=()):
     text = nbformat.writes(nb)
     for i, model_id in enumerate(ids): text = text.replace(model_id, hashlib.md5(f'{path.name}:{i}'.encode()).hexdigest())
     fresh = json.loads(text)
-    clean_nb(fresh, clean_ids=True)
+    fold_solutions(fresh)
+    clean_nb(fresh, clean_ids=True, allowed_cell_metadata_keys=['jupyter'])
     fresh['metadata']['language_info'] = {'name': 'python'}   # all that nbconvert needs to mark code as Python
     return fresh
 

@@ -103,6 +103,7 @@ def cell_html(cell, renderer, states, shown):
     label = next((f'<span class="label">{text}</span>' for flag, text in labels.items() if flag in flags), '')
     code = f'<div class="code">{label}{highlight(source, PythonLexer(), FORMATTER)}</div>' if source else ''
     outputs = ''.join(f'<div class="output">{output_html(o, states, shown, renderer)}</div>' for o in cell.outputs)
+    if 'solution' in flags: return f'<details class="solution"><summary>Solution {flags["solution"]}</summary>{code}{outputs}</details>'
     return f'<section>{code}{outputs}</section>' if code or outputs else ''
 
 
