@@ -6,10 +6,12 @@
 __all__ = ['SIZES', 'PRODUCT_OF_ROWS', 'PRODUCT', 'FIND_ROWS', 'READ_ROWS', 'TURN_KEYS', 'PAIR_VALUES', 'WEIGHTS', 'VISIBLE_ONLY',
            'HIDE', 'STATE', 'SOFTMAX', 'CALL', 'LIST_TILES', 'READ_QUERIES', 'FIND_KEYS', 'SOFTMAX_OF_TILE', 'ATTEND',
            'WRITE_ROWS', 'NUM_PARTS', 'MERGE_PARTS', 'ITEMS', 'ATTEND_ALL', 'PAGED_ATTENTION', 'ATTENTION', 'ROWS',
-           'scratch', 'LOG2_E', 'paged_attention', 'layout', 'Scratch', 'attention_c_takes', 'attention_c']
+           'scratch', 'LOG2_E', 'paged_attention', 'layout', 'Scratch', 'attention_c_takes', 'attention_c',
+           'zeros_in_large_pages']
 
 # %% ../../nbs/26_attention_c.ipynb #7232c1e5
-import threading
+import mmap, threading
+from collections.abc import Sequence
 from functools import lru_cache
 import torch
 from jaxtyping import Float, Int32
@@ -20,7 +22,8 @@ from .c_compiler import c_function, c_library
 SIZES = r'''
 #include <stdlib.h>
 #define CHUNK 256                                // keys between two updates of the softmax
-#define AHEAD 64                                 // keys from one that is read to the one that is asked for
+#define CHUNK_OF_FEW 32                          // the same, where rows are few
+#define AHEAD 32                                 // keys from one that is read to the one that is asked for
 #define GROUP_OF_KEYS (2 * LANES)                // keys that are turned and multiplied together
 #define PADDED(n) (((n) + 2 * LANES - 1) / (2 * LANES) * (2 * LANES))
 #define DIMS PADDED(HEAD_DIM)
@@ -396,8 +399,9 @@ static void find_first(const Call *call, const Item *next, Rows *first) {
   int found = next ? find_keys(call, next, next->begin, AHEAD, first) : 0;
   for (int i = found; i < AHEAD; i++) first->keys[i] = first->values[i] = nothing;
 }
-static void find_chunk(const Call *call, const Item *item, int64_t begin, const Rows *first_of_next, Rows *rows) {
-  int found = find_keys(call, item, begin, CHUNK + AHEAD, rows);
+static void find_chunk(const Call *call, const Item *item, int64_t begin, int chunk, const Rows *first_of_next,
+                       Rows *rows) {
+  int found = find_keys(call, item, begin, chunk + AHEAD, rows);
   memcpy(rows->keys + found, first_of_next->keys, AHEAD * sizeof rows->keys[0]);
   memcpy(rows->values + found, first_of_next->values, AHEAD * sizeof rows->values[0]);
 }
@@ -405,7 +409,8 @@ static void find_chunk(const Call *call, const Item *item, int64_t begin, const 
 
 # %% ../../nbs/26_attention_c.ipynb #2e6dd833
 SOFTMAX_OF_TILE = r'''
-static void softmax_of_tile(const Call *call, const Tile *tile, int64_t begin, int num_keys, float *scores, State *state) {
+static void softmax_of_tile(const Call *call, const Tile *tile, int64_t begin, int num_keys, float *scores,
+                            State *state) {
   const int padded = PADDED(num_keys);
   for (int row = 0; row < tile->num_rows; row++) {
     const int64_t visible = num_visible(call, tile, row);
@@ -427,12 +432,13 @@ static void attend(const Call *call, const Item *item, const Item *next, State *
   float scores[ROWS * CHUNK] ALIGNED;            // then weights, in the same place
   Rows rows, first_of_next;
   const int num_rows = item->tile->num_rows;
+  const int chunk = num_rows > MOST_ROWS ? CHUNK : CHUNK_OF_FEW;
   start(state, num_rows);
   read_queries(call, item, queries);
   find_first(call, next, &first_of_next);
-  for (int64_t begin = item->begin; begin < item->end; begin += CHUNK) {
-    const int num_keys = clamp(item->end - begin, 0, CHUNK);
-    find_chunk(call, item, begin, &first_of_next, &rows);
+  for (int64_t begin = item->begin; begin < item->end; begin += chunk) {
+    const int num_keys = clamp(item->end - begin, 0, chunk);
+    find_chunk(call, item, begin, chunk, &first_of_next, &rows);
     for (int i = 0; i < num_keys; i += GROUP_OF_KEYS) {
       turn_keys(turned, rows.keys + i);
       product(num_rows, scores + i, CHUNK, queries, ROW_WORDS, turned, GROUP_OF_KEYS, ROW_WORDS, 0);
@@ -440,7 +446,8 @@ static void attend(const Call *call, const Item *item, const Item *next, State *
     }
     softmax_of_tile(call, item->tile, begin, num_keys, scores, state);
     for (int dim = 0; dim < DIMS; dim += 2 * LANES) {
-      product(num_rows, state->weighted + dim, DIMS, (const word *)scores, CHUNK, values + dim, DIMS, PADDED(num_keys) / TERMS, 1);
+      product(num_rows, state->weighted + dim, DIMS, (const word *)scores, CHUNK, values + dim, DIMS,
+              PADDED(num_keys) / TERMS, 1);
     }
   }
 }
@@ -532,7 +539,8 @@ static Item make_item(const Call *call, const Tile *tiles, int64_t i, int64_t nu
 
 # %% ../../nbs/26_attention_c.ipynb #a17a9355
 ATTEND_ALL = r'''
-static void attend_all(const Call *call, const Tile *tiles, int64_t num_items, int64_t num_parts, float *kept, int num_threads) {
+static void attend_all(const Call *call, const Tile *tiles, int64_t num_items, int64_t num_parts, float *kept,
+                       int num_threads) {
   int64_t num_taken = 0;
   #pragma omp parallel num_threads(num_threads) if (num_items > 1)
   {
@@ -569,7 +577,8 @@ void paged_attention(void *out, void *q, void *keys, void *values, void *block_t
   Tile *tiles = tiles_memory;
   const int64_t heads = call.layout.num_kv_heads;
   const int64_t num_tiles = list_tiles(&call, num_reqs, tiles);
-  if (num_parts == 0) num_parts = choose_num_parts(num_tiles * heads, num_tiles > 0 ? tiles[0].num_keys : 0, num_threads);
+  const int64_t most_keys = num_tiles > 0 ? tiles[0].num_keys : 0;
+  if (num_parts == 0) num_parts = choose_num_parts(num_tiles * heads, most_keys, num_threads);
   const int64_t row_size = heads * call.layout.group * HEAD_DIM;
   const int64_t num_rows = call.cu_seqlens[num_reqs];
   memset(call.out + num_rows * row_size, 0, (num_tokens - num_rows) * row_size * sizeof(number));
@@ -644,3 +653,13 @@ def attention_c(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
         seq_lens.data_ptr(), here.data_ptr(), tiles, parts, num_tokens, num_reqs, num_splits, num_threads,
         scale * LOG2_E, (soft_cap or 0.) * LOG2_E)
     return out
+
+# %% ../../nbs/26_attention_c.ipynb #1e38f0ea
+def zeros_in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    "`torch.zeros` on the CPU for what is large and stays: in pages of 2 MiB, where the system has them (Linux: `madvise`)."
+    num_bytes = torch.Size(shape).numel() * dtype.itemsize
+    if num_bytes < 2 ** 22 or not hasattr(mmap, 'MADV_HUGEPAGE'): return torch.zeros(shape, dtype=dtype)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)   # the tensor keeps it
+    try: memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError: pass                                                             # a kernel without large pages
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

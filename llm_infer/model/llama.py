@@ -14,6 +14,7 @@ from torch import Tensor
 from ..config import ModelConfig
 from ..kernels.attention_backends import paged
 from ..kernels.embedding import embedding, gather_rows
+from ..kernels.attention_c import zeros_in_large_pages
 from ..kernels.c_compiler import use_c
 from ..kernels.kv_write import rope_and_kv_write
 from ..kernels.linear import Weight, linear, linear_silu_and_mul, pack_weight
@@ -72,7 +73,7 @@ def new_kv_cache(config: ModelConfig, num_blocks: int, block_size: int, dtype: t
     "An empty paged cache for keys ([:, 0]) and values ([:, 1]) of `num_blocks * block_size` tokens."
     shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
     if not use_c(torch.empty(0, dtype=dtype, device=device)): return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.zeros([shape[i] for i in (0, 1, 2, 4, 3, 5)], dtype=dtype).transpose(3, 4)      # heads before offsets in memory
+    return zeros_in_large_pages([shape[i] for i in (0, 1, 2, 4, 3, 5)], dtype).transpose(3, 4)    # heads before offsets in memory
 
 # %% ../../nbs/41_llama.ipynb #1007c5a7
 def split_last_layer(layer: LayerWeights, q_size: int) -> tuple[LayerWeights, LayerWeights]:
