@@ -67,7 +67,7 @@ class Renderer(IPythonRenderer):
         return shown if page is None or page is self.page else f'<a href="{relative(self.page, page)}">{shown}</a>'
 
     def codespan(self, text): return self.named(text, super().codespan(text))
-    def text(self, text): return re.sub(r'\b(?:tests/)?\d\d_\w+\b', lambda m: self.named(m[0], m[0]), super().text(text))
+    def text(self, text): return re.sub(r'\b(?:tests/)?\d[\da-z]_\w+\b', lambda m: self.named(m[0], m[0]), super().text(text))
 
 
 def markdown(source, renderer):

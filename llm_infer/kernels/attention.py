@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
-from .attention_c import attention_c, attention_c_takes          # notebook 26
-from .c_compiler import use_c                                   # notebook 27
+from .attention_c import attention_c, attention_c_takes          # notebook 3c
+from .c_compiler import use_c                                   # notebook 3a
 from .flash_decoding import merge_splits_triton, num_kv_splits   # notebook 34
 from .kv_write import slots_of
 from .triton_compat import gpu, tl, triton, use_triton

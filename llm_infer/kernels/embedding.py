@@ -16,7 +16,7 @@ def embedding(input_ids: Int64[Tensor, "num_sched_tokens"],
               weight: Float[Tensor, "vocab_size hidden_size"] | Weight) -> Float[Tensor, "num_sched_tokens hidden_size"]:
     """Row `input_ids[i]` of the table for each token; on the CPU an id outside the vocabulary raises IndexError.
 
-    The table may be a pack (notebook 28), as it is where a tied head's weights are packed for the CPU."""
+    The table may be a pack (notebook 3b), as it is where a tied head's weights are packed for the CPU."""
     return weight.index_select(0, input_ids) if isinstance(weight, Tensor) else weight.gather(input_ids)
 
 # %% ../../nbs/36_embedding.ipynb #43baac34
