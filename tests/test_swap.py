@@ -39,8 +39,8 @@ def checkpoint():
     return Path(folder.name), folder
 
 def engine(**options):
-    "The random model in a pool of 9 blocks of 8 tokens, which hold one request of the longest length and hardly another."
-    options = {'num_gpu_blocks_override': 9, 'block_size': 8, 'max_model_len': 72, 'dtype': 'float32', **options}
+    "The random model in a pool of 15 blocks of 4 tokens, which hold one request of the longest length and hardly another."
+    options = {'num_gpu_blocks_override': 15, 'block_size': 4, 'max_model_len': 57, 'dtype': 'float32', **options}
     return LLM(checkpoint()[0], skip_tokenizer_init=True, device='cpu', **options)
 
 swapping = partial(engine, preemption_mode='swap', swap_space=.05)
@@ -53,7 +53,7 @@ def prompts(num_prompts=12, num_shared=11):
     shared = draw(num_shared)
     return [(shared if i % 3 else draw(num_shared)) + draw(1 + 5 * i % 19) for i in range(num_prompts)]
 
-def params(n=40, **more): return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, **more)
+def params(n=26, **more): return SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, **more)
 
 def run(llm, prompts, params):
     "The tokens of all prompts, in order; after each step the books are checked."
@@ -90,7 +90,7 @@ def watch(llm):
     return compared
 
 # %% ../nbs/tests/65_swap.ipynb #ebb17652
-CASES = {'plain': {}, 'chunks': dict(max_num_batched_tokens=7), 'no prefix caching': dict(enable_prefix_caching=False), 'blocks of 1': dict(block_size=1, num_gpu_blocks_override=72),
+CASES = {'plain': {}, 'chunks': dict(max_num_batched_tokens=7), 'no prefix caching': dict(enable_prefix_caching=False), 'blocks of 1': dict(block_size=1, num_gpu_blocks_override=57),
          'no chunked prefill': dict(enable_chunked_prefill=False), 'priorities': dict(scheduling_policy='priority'), 'split attention': dict(attention_backend='split'),
          'contiguous prefill': dict(attention_backend='contiguous_prefill', enable_prefix_caching=False, enable_chunked_prefill=False),
          'bfloat16': dict(dtype='bfloat16'), 'float16': dict(dtype='float16')}
@@ -110,12 +110,12 @@ def test_same_tokens(case):
 # %% ../nbs/tests/65_swap.ipynb #0c89418f
 def test_decode_graphs():
     llm = swapping()
-    llm.runner.model = DecodeGraphs(llm.runner.model, llm.runner.kv_cache, 72, 96, [1, 2, 4, 8], capture_nothing)
+    llm.runner.model = DecodeGraphs(llm.runner.model, llm.runner.kv_cache, 57, 96, [1, 2, 4, 8], capture_nothing)
     assert run(llm, prompts(), params()) == wanted() and llm.stats.swaps >= 10
 
 # %% ../nbs/tests/65_swap.ipynb #23295878
 def test_full_host():
-    block_bytes = 8 * ModelConfig.from_dict(CONFIG).kv_bytes_per_token(4)
+    block_bytes = 4 * ModelConfig.from_dict(CONFIG).kv_bytes_per_token(4)
     llm = swapping(swap_space=5.5 * block_bytes / 2**30)
     assert llm.scheduler.config.num_host_blocks == len(llm.runner.host_cache) == 5
     assert run(llm, prompts(), params()) == wanted() and 0 < llm.stats.swaps < llm.stats.preemptions
@@ -128,14 +128,14 @@ def test_aborts():
     while llm.has_unfinished_requests():
         tokens.update((o.request_id, o.outputs[0].token_ids) for o in llm.step())
         tables, free = dict(llm.scheduler.host.tables), len(llm.scheduler.host.free_ids)
-        if len(tables) > 1 and len(gone) < 4:
+        if len(tables) > 1 and len(gone) < 3:
             name = next(iter(tables))
             llm.abort(name)
             gone.add(name)
             assert len(llm.scheduler.host.free_ids) == free + len(tables[name])
         llm.scheduler.check_invariants()
-    assert len(gone) == 4 and not llm.scheduler.host.tables
-    for i, name in enumerate(ids): assert tuple(tokens[name]) == tuple(wanted()[i][:len(tokens[name])]) and (name in gone or len(tokens[name]) == 40)
+    assert len(gone) == 3 and not llm.scheduler.host.tables
+    for i, name in enumerate(ids): assert tuple(tokens[name]) == tuple(wanted()[i][:len(tokens[name])]) and (name in gone or len(tokens[name]) == 26)
     for p in prompts(): llm.add_request(p, params())
     while not llm.scheduler.host.tables: llm.step()
     llm.abort(list(llm.scheduler.requests))
@@ -164,7 +164,7 @@ def test_failing_steps(after_copies, error):
 
 # %% ../nbs/tests/65_swap.ipynb #1a20b9e7
 def test_draws_and_prompt_logprobs():
-    dice = SamplingParams(temperature=1., seed=5, n=2, max_tokens=30, ignore_eos=True, prompt_logprobs=1, logprobs=0)
+    dice = SamplingParams(temperature=1., seed=5, n=2, max_tokens=26, ignore_eos=True, prompt_logprobs=1, logprobs=0)
     roomy, tight = engine(num_gpu_blocks_override=200, max_num_batched_tokens=9), swapping(max_num_batched_tokens=9)
     one, other = (llm.generate(prompts(6), dice, use_tqdm=False) for llm in (roomy, tight))
     assert tight.stats.swaps >= 5 and roomy.stats.preemptions == 0
@@ -177,7 +177,7 @@ def test_draws_and_prompt_logprobs():
 # %% ../nbs/tests/65_swap.ipynb #d3c2d384
 def test_record_and_branch():
     llm = swapping()
-    with llm.record(times=False) as trace: run(llm, prompts(6), params(30))
+    with llm.record(times=False) as trace: run(llm, prompts(8), params())
     swapped = [event for step in trace.steps for event in step['preempted'] if event.get('swapped')]
     assert len(swapped) == llm.stats.swaps > 3 and sum(event['swapped'] for event in swapped) == llm.stats.blocks_swapped_out
     assert str(Trace.from_text(str(trace))) == str(trace)
@@ -196,7 +196,7 @@ def test_record_and_branch():
 # %% ../nbs/tests/65_swap.ipynb #3f771954
 REFUSED = {'preemption_mode': (dict(preemption_mode='Swap'), "'recompute' or 'swap', got 'Swap'"), 'unused': (dict(swap_space=1), "swap_space=1 does nothing with preemption_mode='recompute'"),
            'zero': (dict(preemption_mode='swap', swap_space=0), 'above 0 GiB; got 0'), 'nan': (dict(preemption_mode='swap', swap_space=float('nan')), 'above 0 GiB; got nan'),
-           'no block': (dict(preemption_mode='swap', swap_space=1e-6), '1,073 bytes, and one block of 8 tokens has 8,192'),
+           'no block': (dict(preemption_mode='swap', swap_space=1e-6), '1,073 bytes, and one block of 4 tokens has 4,096'),
            'too much': (dict(preemption_mode='swap', swap_space=1e6), 'GiB of host memory are available'), 'text': (dict(preemption_mode='swap', swap_space='4'), "a number, above 0 GiB; got '4'")}
 
 @pytest.mark.parametrize('case', REFUSED)
