@@ -499,16 +499,14 @@ class Scheduler:
         "End requests and free their blocks; ids that are not here are passed over. Returns those that ended."
         return finish_all(self, [request_ids] if isinstance(request_ids, str) else request_ids, status)
 
-    def abort(self, request_ids: str | Iterable[str]) -> list[Request]:
-        return self.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+    def abort(self, request_ids: str | Iterable[str]) -> list[Request]: return self.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
     def set_limits(self, **changes: int | None) -> None: set_limits(self, changes)
     def reset_prefix_cache(self) -> bool: return reset_prefix_cache(self)
     def has_unfinished_requests(self) -> bool: return bool(self.requests)
     def check_invariants(self) -> None: check_scheduler(self)
     def _repr_html_(self) -> str: return scheduler_html(self)
     def __repr__(self) -> str:
-        host = '' if self.host is None else f', {self.host!r}'
-        return f'Scheduler after {self.num_steps} steps: {len(self.running)} running, {len(self.waiting)} waiting, {self.pool!r}{host}'
+        return f'Scheduler after {self.num_steps} steps: {len(self.running)} running, {len(self.waiting)} waiting, {self.pool!r}, {self.host!r}'.removesuffix(', None')
 
 # %% ../../nbs/22_scheduler.ipynb #d74ee41b
 def scheduler_html(scheduler: Scheduler) -> str:
