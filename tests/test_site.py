@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['root', 'FEW', 'PAIRS', 'find_root', 'build', 'site', 'Asked', 'test_pages_load_nothing', 'test_links_lead_somewhere',
            'links_of', 'headings_of', 'whole', 'test_links_between_notebooks',
-           'test_notebooks_that_are_named_are_there', 'test_words_become_links', 'test_formulas', 'build_one',
-           'test_formula_in_a_heading', 'test_what_stops_the_site_is_named', 'test_same_bytes',
-           'test_widget_on_the_site', 'contrast', 'test_pages_can_be_read']
+           'test_notebooks_that_are_named_are_there', 'test_words_become_links',
+           'test_solutions_are_closed_and_read_as_text', 'test_formulas', 'build_one', 'test_formula_in_a_heading',
+           'test_what_stops_the_site_is_named', 'test_same_bytes', 'test_widget_on_the_site', 'contrast',
+           'test_pages_can_be_read']
 
 # %% ../nbs/tests/79_site.ipynb #867395e8
 import importlib, json, re, subprocess, sys
@@ -133,6 +134,15 @@ def test_words_become_links(whole):
     assert links('[Notebook 11](11_tokenizer.ipynb#Where)') == ['11_tokenizer.html#Where'], 'one link, not one in another'
     assert links('30 times, `30`, (31), notebook 41, notebook 3.5, notebook 30%, 1_000_000, Notebook 7') == []
 
+# %% ../nbs/tests/79_site.ipynb #40670c0c
+def test_solutions_are_closed_and_read_as_text(site, whole):
+    site_pages, of_whole = whole
+    found = re.findall(r'<details class="solution">(.*?)</details>', (site / 'nbs/20_request.html').read_text(), re.S)
+    assert [re.match(r'<summary>(.*?)</summary><p>[A-Z]', one)[1] for one in found] == ['Solution 1', 'Solution 2', 'Solution 3']
+    for one in found: assert one.count('<div class="code">') == 1 and not re.search('class="c1">#', one.partition('<div class="code">')[2].partition('\n')[0])
+    made = site_pages.solution_html('2', '# `p < q`, and\n# 2 ** 3 < 9: see 30_rms_norm.\nx = 1       # a comment\n', '', site_pages.Renderer(of_whole.named('41_llama'), of_whole))
+    assert '<p><code>p &lt; q</code>, and 2 ** 3 &lt; 9: see <a href="30_rms_norm.html">30_rms_norm</a>.</p><div class="code">' in made and '# a comment' in made
+
 # %% ../nbs/tests/79_site.ipynb #6ab86288
 def test_formulas(site):
     text = (site / 'nbs/30_rms_norm.html').read_text()
@@ -216,8 +226,9 @@ def contrast(a: str, b: str) -> float:
 
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_pages_can_be_read(static, site, scheme):
-    for name in ('index', 'nbs/30_rms_norm'):
+    for name in ('index', 'nbs/30_rms_norm', 'nbs/20_request'):
         page = static.open(site / f'{name}.html', folder=site, color_scheme=scheme)
+        page.evaluate('document.querySelectorAll("details").forEach((one) => { one.open = true; })')
         pairs = page.evaluate(PAIRS)
         assert len(pairs) > 5
         assert [(f'{contrast(*pair):.2f}', *pair) for pair in pairs if contrast(*pair) < 4.5] == []

@@ -99,6 +99,15 @@ def output_html(output, states, shown, renderer):
     return markdown(data['text/markdown'], renderer) if 'text/markdown' in data else text
 
 
+def solution_html(number, source, outputs, renderer):
+    "A solution, closed: the comment it begins with as text, in which only `code` and notebooks are more than words, and the rest of its source below."
+    words, code = re.fullmatch(r'((?:#[^\n]*\n?)*)(.*)', source, re.S).groups()
+    words = re.sub(r'^# ?', '', words, flags=re.M).replace('\n', ' ').strip()
+    told = ''.join(renderer.codespan(part) if i % 2 else renderer.text(part) for i, part in enumerate(re.split(r'`([^`]+)`', words)))
+    shown = f'<div class="code">{highlight(code, PythonLexer(), FORMATTER)}</div>' if code.strip() else ''
+    return f'<details class="solution"><summary>Solution {html.escape(number)}</summary><p>{told}</p>{shown}{outputs}</details>'
+
+
 def cell_html(cell, renderer, states, shown):
     "A cell as HTML; nothing for one that is hidden (`#| hide`) or empty. Directives are told in a small label."
     if cell.cell_type == 'markdown': return f'<section class="prose">{markdown(cell.source, renderer)}</section>'
@@ -110,7 +119,7 @@ def cell_html(cell, renderer, states, shown):
     label = next((f'<span class="label">{text}</span>' for flag, text in labels.items() if flag in flags), '')
     code = f'<div class="code">{label}{highlight(source, PythonLexer(), FORMATTER)}</div>' if source else ''
     outputs = ''.join(f'<div class="output">{output_html(o, states, shown, renderer)}</div>' for o in cell.outputs)
-    if 'solution' in flags: return f'<details class="solution"><summary>Solution {flags["solution"]}</summary>{code}{outputs}</details>'
+    if 'solution' in flags: return solution_html(flags['solution'], source, outputs, renderer)
     return f'<section>{code}{outputs}</section>' if code or outputs else ''
 
 
