@@ -66,7 +66,7 @@ def solution_faults(i: int, cell) -> list[str]:
 def exercise_faults(nb) -> list[str]:
     "What a notebook lacks at its beginning and its end; an empty list for one that lacks nothing."
     first, code, faults = nb.cells[0].source, [c for c in nb.cells if c.cell_type == 'code'], []
-    if not re.search(r'\*\*You need:\*\*\s\S.*\*\*You get:\*\*\s\S', first, re.S): faults.append('the first cell does not say "You need" and "You get"')
+    if not re.search(r'\*\*You\s+need:\*\*\s\S.*\*\*You\s+get:\*\*\s\S', first, re.S): faults.append('the first cell does not say "You need" and "You get"')
     prose = '\n'.join(c.source for c in nb.cells if c.cell_type == 'markdown')
     asked = [re.findall(r'^(\d+)\. \S', part, re.M) for part in re.split(r'^## Exercises$', prose, flags=re.M)[1:]]
     if asked != [['1', '2', '3']]: faults.append(f'not three numbered exercises under one "## Exercises", but {asked}')

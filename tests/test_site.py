@@ -116,7 +116,7 @@ def test_notebooks_that_are_named_are_there(whole):
         for cell in page.nb.cells:
             prose = cell.source if cell.cell_type == 'markdown' else '\n'.join(re.findall(r'#.*', cell.source))
             said = site_pages.NAME.findall(prose) + [m[0] for m in site_pages.NUMBERED.finditer(cell.source)]
-            for need in re.findall(r'\*\*You need:\*\*.*?(?=\*\*You get:|\Z)', prose, re.S): said += site_pages.LISTED.findall(need)
+            for need in re.findall(r'\*\*You\s+need:\*\*.*?(?=\*\*You\s+get:|\Z)', prose, re.S): said += site_pages.LISTED.findall(need)
             for words in said:
                 for name in [words] if site_pages.NAME.fullmatch(words) else site_pages.NUMBER.findall(words):
                     checked += 1
