@@ -14,6 +14,7 @@ import argparse, ast, io, json, re, sys, tokenize
 from collections.abc import Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,6 +130,13 @@ def swallows(node: ast.Try | ast.With) -> bool:
 
 # ---- what runs
 
+@cache
+def named_calls(node: ast.AST) -> list[tuple[ast.Call, list[str]]]:
+    "The calls in an expression, each with the names of what it calls and of what it hands over; those of methods begin with a dot."
+    name_of = lambda n: n.id if isinstance(n, ast.Name) else f'.{n.attr}' if isinstance(n, ast.Attribute) else ''
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+    return [(call, list(map(name_of, (call.func, *call.args, *(k.value for k in call.keywords))))) for call in calls]
+
 @dataclass
 class Cell:
     "A code cell of a notebook; `index` counts the cells of text too."
@@ -151,11 +159,10 @@ class Notebook:
     def __post_init__(self):
         running = [cell for cell in self.cells if cell.runs]
         for cell in running:
-            if 'export' in cell.flags: continue
-            methods = {n for c in ast.walk(cell.tree) if isinstance(c, ast.ClassDef) for n in c.body if isinstance(n, FUNCTIONS)}
-            for node in ast.walk(cell.tree):
-                if not isinstance(node, (*FUNCTIONS, ast.ClassDef)): continue
-                self.functions.setdefault('.' * (node in methods) + node.name, []).append((cell.index, node))
+            if 'export' in cell.flags or not re.search(r'\b(def|class) ', cell.source): continue
+            found = [n for n in ast.walk(cell.tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef))]
+            methods = {n for c in found if isinstance(c, ast.ClassDef) for n in c.body}
+            for node in found: self.functions.setdefault('.' * (node in methods) + node.name, []).append((cell.index, node))
         for cell in running:
             list(self.asserts(cell.tree.body, cell.index, called=self.called))
             for node in cell.tree.body:
@@ -174,12 +181,9 @@ class Notebook:
 
     def follow(self, node: ast.AST, index: int, called: set[int]) -> Iterator[str]:
         "The asserts of the functions that an expression calls, or hands to someone who calls them."
-        name_of = lambda n: n.id if isinstance(n, ast.Name) else f'.{n.attr}' if isinstance(n, ast.Attribute) else ''
-        for call in ast.walk(node):
-            if not isinstance(call, ast.Call): continue
-            if name_of(call.func).lstrip('.').startswith('assert_'): yield ast.unparse(call)               # torch.testing.assert_close and the like
-            for name in map(name_of, (call.func, *call.args, *(k.value for k in call.keywords))):
-                found = self.functions.get(name, [])
+        for call, names in named_calls(node):
+            if names[0].lstrip('.').startswith('assert_'): yield ast.unparse(call)               # torch.testing.assert_close and the like
+            for found in filter(None, map(self.functions.get, names)):
                 for i, function in [f for f in found if f[0] <= index][-1:] or found[:1]: yield from self.enter(function, i, called)
 
     def asserts(self, block: list[ast.stmt], index: int, line: int = 0, called: set[int] | None = None) -> Iterator[str]:
@@ -248,8 +252,9 @@ def headings(markdown: str) -> list[str]:
 
 def read_notebook(path: Path, name: str, skipped: frozenset[str]) -> Notebook:
     "The code of a notebook. Raises ValueError naming the cell that cannot be read."
-    cells, heading = [], ''
-    for index, cell in enumerate(json.loads(path.read_text(encoding='utf-8'))['cells']):
+    cells, heading, made = [], '', json.loads(path.read_text(encoding='utf-8'))['cells']
+    if not any('claim ' in ''.join(cell['source']) for cell in made if cell['cell_type'] == 'code'): return Notebook(name, [])
+    for index, cell in enumerate(made):
         source = ''.join(cell['source'])
         if cell['cell_type'] == 'markdown': heading = (headings(source) or [heading])[-1]
         if cell['cell_type'] != 'code': continue
