@@ -27,12 +27,12 @@ class Batch(Protocol):
     "What the model reads of a step: the scheduled tokens of all requests, one request after another."
     input_ids: Int64[Tensor, "num_sched_tokens"]           # the tokens themselves
     positions: Int64[Tensor, "num_sched_tokens"]           # of each token in its own request
-    slot_mapping: Int64[Tensor, "num_sched_tokens"]        # where its K and V are written
+    slot_mapping: Int64[Tensor, "num_sched_tokens"]        # where each token's K and V are written
     block_table: Int32[Tensor, "num_reqs max_num_blocks_per_req"]   # where each request's K and V are read
     cu_seqlens: Int32[Tensor, "num_reqs+1"]                # request i's tokens are rows cu_seqlens[i] to cu_seqlens[i+1]
-    seq_lens: Int32[Tensor, "num_reqs"]                    # its tokens so far, those of this step included
+    seq_lens: Int32[Tensor, "num_reqs"]                    # request i's tokens so far, those of this step included
     logits_indices: Int64[Tensor, "num_sampled"]           # rows whose logits are wanted: each request's last ones, or none
-    logits_cu_seqlens: Int32[Tensor, "num_reqs+1"]         # request i's part of them
+    logits_cu_seqlens: Int32[Tensor, "num_reqs+1"]         # request i's wanted rows are entries logits_cu_seqlens[i] to logits_cu_seqlens[i+1]
 
 # %% ../../nbs/41_llama.ipynb #451c2eca
 class LayerWeights(NamedTuple):
