@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['claims', 'TWO', 'PROVES', 'CHECK', 'PROVES_NOTHING', 'BOTH', 'find_root', 'write', 'asserted', 'test_proves',
-           'test_proves_nothing', 'test_not_named', 'run', 'test_all_proven', 'test_brief',
-           'test_one_claim_with_its_asserts', 'test_complaints', 'test_a_broken_notebook_is_named', 'test_the_list']
+           'test_proves_nothing', 'test_in_a_notebook_of_tests', 'test_not_named', 'run', 'test_all_proven',
+           'test_brief', 'test_one_claim_with_its_asserts', 'test_complaints', 'test_a_broken_notebook_is_named',
+           'test_the_list']
 
 # %% ../nbs/tests/99_claims.ipynb #3091b19b
 import importlib, json, sys
@@ -119,6 +120,11 @@ PROVES_NOTHING = {
 def test_proves_nothing(case, tmp_path):
     found = asserted(tmp_path, *PROVES_NOTHING[case])
     assert found == [('A1', False)], found
+
+# %% ../nbs/tests/99_claims.ipynb #a0fd3a26
+def test_in_a_notebook_of_tests(tmp_path):
+    write(tmp_path, tests__one=['#| test\nassert x   # claim A1', 'assert x   # claim B2', '#| test\ndef test_it():   # claim A1\n    assert x', 'test_it()   # claim B2'])
+    assert [(p.claim, p.runs, bool(p.asserts)) for p in claims.find_proofs(tmp_path)] == [('A1', True, True), ('B2', False, False)] * 2
 
 # %% ../nbs/tests/99_claims.ipynb #f163f784
 @pytest.mark.parametrize('cell', ['## See claim A1\n\n# claim A1', "print('# claim A1'); assert x", 'text = """\n# claim A1\n"""\nassert x', '# claims A1\nassert x', '# claim a1\nassert x'])

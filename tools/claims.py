@@ -6,9 +6,9 @@
 
 A cell says what it proves in a comment, `# claim B3`. It does prove it if, from that comment on, it comes to an assert that can fail:
 in the cell itself, or in a function of the notebook that is called there. A comment inside a function counts where the function is
-called, or where pytest calls it (`test_…` in a `#| test` cell). Cells that `make test` does not run (`#| slow`, `#| cuda`) are listed and prove
-nothing, nor does a string, code behind `if False:`, an assert of what is always so, or one that the package makes of itself (`#| export`).
-Nothing is run: the cells are read (ast, tokenize).
+called, or where pytest calls it (`test_…` in a `#| test` cell). Cells that `make test` does not run are listed and prove nothing: `#| slow`,
+`#| cuda`, and in nbs/tests/ all that is not `#| test`. Nor does a string, code behind `if False:`, an assert of what is always so, or one that
+the package makes of itself (`#| export`). Nothing is run: the cells are read (ast, tokenize).
 """
 import argparse, ast, io, json, re, sys, tokenize
 from collections.abc import Iterator
@@ -259,7 +259,7 @@ def read_notebook(path: Path, name: str, skipped: frozenset[str]) -> Notebook:
         if cell['cell_type'] == 'markdown': heading = (headings(source) or [heading])[-1]
         if cell['cell_type'] != 'code': continue
         flags = dict(DIRECTIVE.findall(source))
-        runs = not skipped & flags.keys() and flags.get('eval:') != 'false'
+        runs = not skipped & flags.keys() and flags.get('eval:') != 'false' and (path.parent.name != 'tests' or 'test' in flags)
         try: tree = compile(source, str(path), 'exec', ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         except SyntaxError as error: raise ValueError(f'{path}: cell {index}: {error}') from error
         cells.append(Cell(index, heading, source, flags, runs, tree))

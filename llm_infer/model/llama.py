@@ -14,7 +14,7 @@ from torch import Tensor
 from ..config import ModelConfig
 from ..kernels.attention_backends import paged
 from ..kernels.embedding import embedding, gather_rows
-from ..kernels.attention_c import zeros_in_large_pages
+from ..kernels.large_pages import LargePages
 from ..kernels.c_compiler import use_c
 from ..kernels.kv_write import rope_and_kv_write
 from ..kernels.linear import Weight, linear, linear_silu_and_mul, pack_weight
@@ -73,7 +73,7 @@ def new_kv_cache(config: ModelConfig, num_blocks: int, block_size: int, dtype: t
     "An empty paged cache for keys ([:, 0]) and values ([:, 1]) of `num_blocks * block_size` tokens."
     shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
     if not use_c(torch.empty(0, dtype=dtype, device=device)): return torch.zeros(shape, dtype=dtype, device=device)
-    return zeros_in_large_pages([shape[i] for i in (0, 1, 2, 4, 3, 5)], dtype).transpose(3, 4)    # heads before offsets in memory
+    return LargePages().zeros([shape[i] for i in (0, 1, 2, 4, 3, 5)], dtype).transpose(3, 4)      # heads before offsets in memory
 
 # %% ../../nbs/41_llama.ipynb #1007c5a7
 def split_last_layer(layer: LayerWeights, q_size: int) -> tuple[LayerWeights, LayerWeights]:
@@ -147,12 +147,12 @@ class Llama:
 # %% ../../nbs/41_llama.ipynb #06f3ddb1
 def pack_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor | Weight]:
     "The weights of a model on the CPU with every matrix packed for `linear` and every norm in float32; empties `weights` as it goes."
-    tied, packed = weights['lm_head'] is weights['embed_tokens'], {}
+    tied, packed, pages = weights['lm_head'] is weights['embed_tokens'], {}, LargePages()
     if tied: del weights['embed_tokens']
     for name in list(weights):
         weight = weights.pop(name)
         if name.endswith('norm'): packed[name] = weight.float()
-        elif weight.ndim == 2 and name != 'embed_tokens': packed[name] = pack_weight(weight, paired=name.endswith('gate_up_proj'))
+        elif weight.ndim == 2 and name != 'embed_tokens': packed[name] = pack_weight(weight, name.endswith('gate_up_proj'), pages.zeros)
         else: packed[name] = weight
     if tied: packed['embed_tokens'] = packed['lm_head']
     return packed
