@@ -24,7 +24,8 @@ from llm_infer.viz.widget import page_state, widget_scripts
 
 WIDGET_STATE, WIDGET_VIEW = 'application/vnd.jupyter.widget-state+json', 'application/vnd.jupyter.widget-view+json'
 CHAPTERS = {'0': 'The package', '1': 'Text', '2': 'Scheduling and memory', '3': 'Kernels', '4': 'The model', '5': 'Sampling', '6': 'The engine',
-            '7': 'See it', '8': 'Designs compared', '9': 'More machines, more users', 'tests': 'The tests'}
+            '7': 'See it', '8': 'Designs compared', '9': 'More machines, more users', 'appendix': 'Appendix', 'tests': 'The tests'}
+APPENDIX = '97', '98', '99'     # numbers, words, proofs: to look something up
 NAME = re.compile(r'(?<![\w./-])(?:tests/)?\d[\da-z]_[a-z]\w*')                     # of a notebook: 3a_c_kernels, tests/70_browser
 NUMBER = re.compile(r'(?<![\w.])\d[\da-z](?!\w|[.,]\d|%)')                         # of one: 30, 3a
 NUMBERS = rf'{NUMBER.pattern}(?:(?:,|,? and|,? or|,? to)\s{NUMBER.pattern})*'
@@ -143,7 +144,8 @@ class Page:
         quote = re.search(r'^(?:> .*\n?)+', first, re.M)
         self.summary = re.sub(r'^> ', '', quote[0], flags=re.M).replace('\n', ' ').strip() if quote else ''
         self.number = path.stem.split('_')[0] if path.parent != root else ''
-        self.chapter = '' if path.parent == root else 'tests' if path.parent.name == 'tests' else path.stem[0]
+        own = 'appendix' if self.number in APPENDIX else path.stem[0]
+        self.chapter = '' if path.parent == root else 'tests' if path.parent.name == 'tests' else own
 
 
 class Site:

@@ -2,6 +2,7 @@
 
     python tools/test.py              all parts
     python tools/test.py sync         package, tests and README are what the notebooks export, and notebooks are clean
+    python tools/test.py claims       every claim about inference has a cell that asserts it (tools/claims.py tells which)
     python tools/test.py notebooks    every chapter's notebook runs, and its stored outputs are what it prints
     python tools/test.py pytest       the exported tests
 
@@ -29,6 +30,9 @@ def sync():
     changed = sorted(str(p) for p in before.keys() | after.keys() if before.get(p) != after.get(p))
     if changed: print('not in sync with the notebooks (exported now; look at them and commit):', *changed, sep='\n  ')
     return not changed
+
+
+def claims(): return subprocess.run([sys.executable, 'tools/claims.py', '--brief'], cwd=root).returncode == 0
 
 
 def notebooks():
@@ -73,7 +77,7 @@ def pytest():
     return subprocess.run(command, cwd=root, env={**os.environ, 'OMP_NUM_THREADS': '1'}).returncode == 0
 
 
-parts = {'sync': sync, 'notebooks': notebooks, 'pytest': pytest}
+parts = {'sync': sync, 'claims': claims, 'notebooks': notebooks, 'pytest': pytest}
 chosen, failed, lines = sys.argv[1:] or list(parts), [], []
 for name in chosen:
     print(f'== {name}', flush=True)
