@@ -17,7 +17,8 @@ ENGINE_OPTIONS = {'model': (str, 'folder, .gguf file or hub id; the default mode
                   'quantization': (str, "gguf: multiply a .gguf file's own 4- or 8-bit blocks"),
                   'max_model_len': (int, 'longest sequence, prompt and output'), 'block_size': (int, 'tokens per KV block'),
                   'num_gpu_blocks_override': (int, 'KV blocks in the pool'), 'max_num_seqs': (int, 'requests running at once'),
-                  'max_num_batched_tokens': (int, 'tokens per step'), 'seed': (int, 'seed of all draws: the same seed, the same answers')}
+                  'max_num_batched_tokens': (int, 'tokens per step'), 'preemption_mode': (str, 'recompute or swap: of a request that lost its blocks'),
+                  'swap_space': (float, 'GiB of host memory for --preemption-mode swap'), 'seed': (int, 'seed of all draws: the same seed, the same answers')}
 SAMPLING_OPTIONS = {'max_tokens': (int, 'output tokens at most (default 128, in a chat 512)'),
                     'temperature': (float, 'how freely to draw: 0, the default, takes the likeliest token'),
                     'top_p': (float, 'draw among the likeliest tokens that together have this probability (default 1: all)'),

@@ -246,14 +246,18 @@ def count_flops(config: ModelConfig, context: int) -> dict[str, int]:
 def check_scheduler_config(c: 'SchedulerConfig') -> None:
     "Raise TypeError or ValueError for settings out of range or in contradiction, naming the values."
     for name in ('num_blocks', 'max_model_len', 'block_size', 'max_num_seqs', 'max_num_batched_tokens', 'max_num_scheduled_tokens',
-                 'long_prefill_token_threshold'):
-        value, least = getattr(c, name), 0 if name == 'long_prefill_token_threshold' else 1
+                 'long_prefill_token_threshold', 'num_host_blocks'):
+        value, least = getattr(c, name), 0 if name in ('long_prefill_token_threshold', 'num_host_blocks') else 1
         if value is None and name == 'max_num_scheduled_tokens': continue
         if isinstance(value, bool) or not isinstance(value, int): raise TypeError(f'{name} must be a whole number, got {value!r}')
         if value < least: raise ValueError(f'{name} must be at least {least}, got {value}')
     for name in ('enable_prefix_caching', 'enable_chunked_prefill'):
         if not isinstance(getattr(c, name), bool): raise TypeError(f'{name} must be True or False, got {getattr(c, name)!r}')
     if c.policy not in ('fcfs', 'priority'): raise ValueError(f"policy must be 'fcfs' or 'priority', got {c.policy!r}")
+    if c.preemption_mode not in ('recompute', 'swap'): raise ValueError(f"preemption_mode must be 'recompute' or 'swap', got {c.preemption_mode!r}")
+    if (c.preemption_mode == 'swap') != (c.num_host_blocks > 0):
+        wanted = 'at least 1' if c.preemption_mode == 'swap' else '0'
+        raise ValueError(f'num_host_blocks must be {wanted} with preemption_mode={c.preemption_mode!r}, got {c.num_host_blocks}')
     if c.num_blocks * c.block_size < c.max_model_len:
         raise ValueError(f'the KV cache holds {c.num_blocks} blocks x {c.block_size} = {c.num_blocks * c.block_size} tokens, '
                          f'less than one sequence of max_model_len = {c.max_model_len}')
@@ -272,7 +276,8 @@ class SchedulerConfig:
 
     `num_blocks` blocks of `block_size` tokens are the KV cache; a sequence has at most `max_model_len` tokens, prompt and output.
     A step serves at most `max_num_seqs` requests and `token_budget` tokens. `policy` is 'fcfs' (first come, first served) or 'priority'
-    (lowest number first). `long_prefill_token_threshold` caps one request's share of a step; 0 is off.
+    (lowest number first). `long_prefill_token_threshold` caps one request's share of a step; 0 is off. `preemption_mode`: what becomes
+    of a preempted request's K and V: 'recompute' forgets them, 'swap' keeps them in `num_host_blocks` blocks of host memory.
     """
     num_blocks: int
     max_model_len: int
@@ -284,6 +289,8 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     policy: str = 'fcfs'
     long_prefill_token_threshold: int = 0
+    preemption_mode: str = 'recompute'
+    num_host_blocks: int = 0
 
     def __post_init__(self):
         check_scheduler_config(self)

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['VOCAB', 'EOS', 'STOP', 'chain', 'chains', 'next_token', 'output_alone', 'SimulatedCache', 'known_tokens', 'sample',
            'rank', 'check_plan', 'check_blocks', 'Arrival', 'Workload', 'most_steps', 'propose_drafts', 'add_arrivals',
-           'abort_due', 'run_workload', 'check_end', 'one_of', 'configs', 'asks', 'workloads', 'run_workloads',
-           'test_scheduler_properties']
+           'abort_due', 'run_workload', 'check_end', 'count_swaps', 'one_of', 'configs', 'asks', 'workloads',
+           'swap_configs', 'run_workloads', 'test_scheduler_properties', 'test_swap_properties']
 
 # %% ../nbs/tests/20_scheduler_properties.ipynb #71335272
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
@@ -56,7 +56,7 @@ def output_alone(request: Request, max_model_len: int) -> tuple[list[int], str]:
 class SimulatedCache:
     "A K/V cache that holds, for each slot, the chain of tokens that its K and V were computed from, and the writer's cache salt."
     def __init__(self, num_blocks: int, block_size: int):
-        self.block_size, self.slots = block_size, [None] * (num_blocks * block_size)
+        self.block_size, self.slots, self.host = block_size, [None] * (num_blocks * block_size), {}
 
     def slot(self, request: Request, position: int) -> int:
         return request.block_ids[position // self.block_size] * self.block_size + position % self.block_size
@@ -66,8 +66,10 @@ class SimulatedCache:
 
     def write(self, plan, drafts, spoil: bool = False) -> None:
         "Write the entries of all scheduled tokens, no slot twice; `spoil`: write rubbish, as a step may do that breaks off."
-        written = set()
+        written, span = set(), lambda b: slice(b * self.block_size, (b + 1) * self.block_size)
+        for block_id, host_id in plan.blocks_to_swap_out: self.host[host_id] = None if spoil else self.slots[span(block_id)]
         for s in plan.scheduled: self.blank(s.new_block_ids)
+        for host_id, block_id in plan.blocks_to_swap_in if not spoil else (): self.slots[span(block_id)] = self.host[host_id]
         for s in plan.scheduled:
             history = chains(known_tokens(s, drafts))
             for p in range(s.num_computed_tokens, s.num_computed_tokens + s.num_scheduled_tokens):
@@ -140,7 +142,8 @@ def check_blocks(scheduler: Scheduler, cache: SimulatedCache, known: dict) -> No
     entries, content = Counter(b for r in live for b in r.block_ids), {}
     for r in live:
         assert len(set(r.block_ids)) == len(r.block_ids), 'a block stands twice in one table'
-        assert len(r.block_ids) * size >= r.num_computed_tokens and r.num_tokens == len(r.all_token_ids)
+        held = r.block_ids or scheduler.host and scheduler.host.tables.get(r.request_id, ()) or ()
+        assert len(held) * size >= r.num_computed_tokens and r.num_tokens == len(r.all_token_ids)
         history = chains(r.all_token_ids)
         for i, h in enumerate(r.block_hashes):
             content_now = (history[(i + 1) * size - 1], r.extra_keys)
@@ -251,6 +254,7 @@ def run_workload(workload: Workload) -> Counter:
         scheduler.check_invariants()
         check_blocks(scheduler, cache, known)
         seen += Counter({'steps': 1, 'preempted': len(plan.preempted), 'cancelled': cancelled})
+        if scheduler.host is not None: count_swaps(plan, cancelled, seen)
         for s in plan.scheduled:
             seen += Counter({'prefix hits': s.num_cached_tokens > 0, 'chunks': not s.is_sampled, 'drafts': s.num_draft_tokens})
         step += 1
@@ -267,6 +271,16 @@ def check_end(scheduler: Scheduler, alone: dict, outputs: dict) -> None:
         if ended_by == 'abort': assert generated == tokens[:len(generated)]
         else: assert (generated, ended_by) == (tokens, reason), f'{name} generated {generated}, alone it is {tokens}'
     assert scheduler.pool.num_free_blocks == scheduler.config.num_blocks, 'the pool is not whole at the end'
+    assert scheduler.host is None or len(scheduler.host.free_ids) == scheduler.config.num_host_blocks, 'the host is not empty at the end'
+
+# %% ../nbs/tests/20_scheduler_properties.ipynb #5de593ad
+def count_swaps(plan, cancelled: bool, seen: Counter) -> None:
+    "What happened in a step that is worth testing where requests are swapped."
+    came_back = [s for s in plan.scheduled if s.request.num_preemptions and s.num_computed_tokens > s.num_cached_tokens and s.request in plan.admitted]
+    seen += Counter({'swapped out': plan.num_swapped, 'host full': len(plan.preempted) - plan.num_swapped, 'swapped in': len(came_back),
+                     'in, some found': sum(s.num_cached_tokens > 0 for s in came_back), 'in, of a prompt': sum(s.num_computed_tokens < s.request.num_prompt_tokens for s in came_back),
+                     'cancelled out': plan.num_swapped * cancelled, 'cancelled in': len(came_back) * cancelled,
+                     'aborted in host': sum(r.status is RequestStatus.FINISHED_ABORTED for r in plan.preempted)})
 
 # %% ../nbs/tests/20_scheduler_properties.ipynb #762ba302
 def one_of(*values): return st.sampled_from(values)   # a value that stands there twice comes twice as often
@@ -298,23 +312,31 @@ def asks(draw, longest: int) -> dict:
 
 
 @st.composite
-def workloads(draw) -> Workload:
+def workloads(draw, make_config=configs) -> Workload:
     "A configuration, up to six requests, and the rates of what disturbs them."
-    config, num_requests = draw(configs()), draw(one_of(6, 6, 6, 5, 5, 4, 3, 2, 1))
+    config, num_requests = draw(make_config()), draw(one_of(6, 6, 6, 5, 5, 4, 3, 2, 1))
     arrival = st.builds(Arrival, one_of(0, 0, 1, 2, 4, 6), one_of(0, 0, 0, 0, 0, 0, 0, 2), one_of(*[-1] * 8, 0, 0, 1, 2, 4, 9),
                         asks(config.max_model_len))
     arrivals = draw(st.lists(arrival, min_size=num_requests, max_size=num_requests))
     cancel_rate, draft_rate, draft_skill = draw(one_of(0, 0, .1, .3)), draw(one_of(0, 0, .5, 1)), draw(one_of(0, .5, .9))
     return Workload(config, arrivals, draw(st.integers(0, 999)), cancel_rate, draft_rate, draft_skill)
 
+
+@st.composite
+def swap_configs(draw) -> SchedulerConfig:
+    "The same with `preemption_mode='swap'`: seats for all, blocks for two or three, and a host of any size."
+    config, longest, block_size = draw(configs()), draw(one_of(20, 24, 16, 12)), draw(one_of(2, 2, 3, 4, 1))
+    return replace(config, preemption_mode='swap', num_host_blocks=draw(one_of(60, 4, 60, 3, 60, 2)), max_num_seqs=6, max_model_len=longest,
+                   block_size=block_size, num_blocks=-(-longest // block_size) + draw(one_of(1, 2, 3, 0)), max_num_batched_tokens=config.token_budget if config.enable_chunked_prefill else longest)
+
 # %% ../nbs/tests/20_scheduler_properties.ipynb #f84f36ec
-def run_workloads(num_workloads: int, phases=tuple(Phase)) -> Counter:
+def run_workloads(num_workloads: int, phases=tuple(Phase), make_config=configs) -> Counter:
     "What was met in that many random workloads. Where one goes wrong, hypothesis shrinks it and raises its AssertionError."
     seen = Counter()
 
     @settings(max_examples=num_workloads, phases=phases, derandomize=True, database=None, deadline=None,
               suppress_health_check=list(HealthCheck))
-    @given(workloads())
+    @given(workloads(make_config))
     def run(workload):
         counts = run_workload(workload)
         seen.update(Counter(workloads=1, requests=len(workload.arrivals)) + counts)
@@ -332,4 +354,13 @@ def test_scheduler_properties(num_workloads: int = 2000) -> None:
                  'drafts'):
         times = seen[f'workloads with: {what}']
         assert times >= num_workloads / 20, f'{what}: in {times} of {num_workloads} workloads only'
+    for what in sorted(seen): print(f'{seen[what]:7,}  {what}')
+
+# %% ../nbs/tests/20_scheduler_properties.ipynb #d45beb02
+def test_swap_properties(num_workloads: int = 400) -> None:
+    "The same where preempted requests go to host memory; and the host is empty at the end."
+    seen = run_workloads(num_workloads, make_config=swap_configs)
+    for what, share in (('swapped out', 4), ('swapped in', 8), ('host full', 20), ('in, some found', 30), ('in, of a prompt', 100), ('cancelled out', 100), ('cancelled in', 400)):
+        times = seen[f'workloads with: {what}']
+        assert times >= num_workloads / share, f'{what}: in {times} of {num_workloads} workloads only'
     for what in sorted(seen): print(f'{seen[what]:7,}  {what}')

@@ -227,12 +227,12 @@ def transformers_model(config, weights, attn_implementation):
     model.model.rotary_emb = rotary.to(weights['norm'].device)
     return model.eval()
 
-def build_runner(run, config, weights, num_blocks, block_size, max_model_len, sizes, sampler=None):
+def build_runner(run, config, weights, num_blocks, block_size, max_model_len, sizes, sampler=None, num_host_blocks=0):
     "A runner over a new cache, with graphs for decodes of these `sizes` (none: without)."
     kv_cache = new_kv_cache(config, num_blocks, block_size, weights['norm'].dtype, run.device)
     model = Llama(config, weights, max_model_len)
     if sizes: model = DecodeGraphs(model, kv_cache, max_model_len, config.vocab_size, sizes, run.capture)
-    return ModelRunner(model, kv_cache, sampler or Sampler())
+    return ModelRunner(model, kv_cache, sampler or Sampler(), num_host_blocks)
 
 def serve(scheduler, runner, arrivals):
     "Turn the engine until every request of `arrivals`, (step, request) pairs in order, has ended; returns what happened."
@@ -242,7 +242,7 @@ def serve(scheduler, runner, arrivals):
         plan, step = scheduler.schedule(), step + 1
         seen += Counter({'steps': 1, 'preemptions': len(plan.preempted), 'chunks': sum(not s.is_sampled for s in plan.scheduled),
                          'mixed': int(len({s.num_scheduled_tokens == 1 for s in plan.scheduled}) == 2),
-                         'hits': sum(s.num_cached_tokens > 0 for s in plan.scheduled)})
+                         'hits': sum(s.num_cached_tokens > 0 for s in plan.scheduled), 'swapped blocks': len(plan.blocks_to_swap_in)})
         scheduler.update(plan, runner.execute(plan).token_ids)
     return seen
 
@@ -275,25 +275,26 @@ def oracle_logits(run, oracle, request):
     tokens = torch.tensor([request.all_token_ids], device=run.device)
     with torch.inference_mode(): return oracle(tokens).logits[0, request.num_prompt_tokens - 1:-1].float()
 
-def check_serving(run, name, config, weights, oracle, graphs):
+def check_serving(run, name, config, weights, oracle, graphs, swap=False):
     """Traffic that chunks, hits, mixes and preempts, through the engine: every logit against transformers' after the same tokens.
     A token that is not transformers' own choice is then a tie: its logit is within twice the tolerance of the largest."""
     block_size, num_blocks, budget, longest, requests = 16, 56, 96, 240, (16, 20, 200, 32)
-    if run.interpret: block_size, num_blocks, budget, longest, requests = 4, 8, 9, 24, (4, 8, 14, 5)
-    scheduler = Scheduler(SchedulerConfig(num_blocks, longest, block_size, max_num_seqs=8, max_num_batched_tokens=budget))
+    if run.interpret: block_size, num_blocks, budget, longest, requests = 4, 7, 9, 24, (4, 8, 14, 5)
+    mode = dict(preemption_mode='swap', num_host_blocks=4 * num_blocks) if swap else {}
+    scheduler = Scheduler(SchedulerConfig(num_blocks, longest, block_size, max_num_seqs=8, max_num_batched_tokens=budget, **mode))
     recorder, arrivals, sizes = Recorder(), traffic(config, *requests), capture_sizes(8) if graphs else []
-    runner = build_runner(run, config, weights, num_blocks, block_size, longest, sizes, recorder)
+    runner = build_runner(run, config, weights, num_blocks, block_size, longest, sizes, recorder, scheduler.config.num_host_blocks)
     runner.kv_cache.fill_(torch.nan)                                 # what is not written must not be read
     replays = count_replays(runner) if graphs else Counter()
     seen = serve(scheduler, runner, arrivals) + replays
     got = torch.stack([recorder.rows[r.request_id, n] for _, r in arrivals for n in range(r.num_prompt_tokens, r.num_tokens)])
     want = torch.cat([oracle_logits(run, oracle, request) for _, request in arrivals])
     chosen = torch.tensor([token for _, request in arrivals for token in request.output_token_ids], device=run.device)
-    missing = ({'preemptions', 'hits', 'chunks', 'mixed'} | ({'replays'} if graphs else set())) - seen.keys()
+    missing = {'preemptions', 'hits', 'chunks', 'mixed', *(['replays'] * graphs), *(['swapped blocks'] * swap)} - seen.keys()
     if missing or not torch.equal(got.argmax(-1), chosen): raise AssertionError(f'never: {missing}, or not the largest logit')
     ties, dtype = int((want.argmax(-1) != chosen).sum()), weights['norm'].dtype
     detail = f'{len(chosen)} tokens, {ties} by a tie; ' + ', '.join(f'{n} {what}' for what, n in seen.items())
-    case = f'{dtype}, {"graphs" if graphs else "no graphs"}'
+    case = f'{dtype}, {"graphs" if graphs else "no graphs"}{", swap" * swap}'
     run.compare(f'engine {name}', case, got, want, LOGIT_TOLERANCE[dtype], detail=detail)
 
 def engine(run):
@@ -304,6 +305,6 @@ def engine(run):
         exact = {target: tensor.float() for target, tensor in rounded.items()}
         oracle = transformers_model(config, exact, 'eager')
         for weights in (exact, rounded):
-            for graphs in (False, True):
-                case = f'{weights["norm"].dtype}, graphs {graphs}'
-                run.guarded(f'engine {name}', case, check_serving, name, config, weights, oracle, graphs)
+            for graphs, swap in ((False, False), (True, False), (True, True)):
+                case = f'{weights["norm"].dtype}, graphs {graphs}, swap {swap}'
+                run.guarded(f'engine {name}', case, check_serving, name, config, weights, oracle, graphs, swap)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KVBlock', 'FreeBlockQueue', 'encode_keys', 'hash_block', 'BlockPool', 'pool_html', 'get_block_hash', 'find_hits',
-           'num_missing_blocks', 'KVCacheManager', 'check_blocks']
+           'num_missing_blocks', 'KVCacheManager', 'check_blocks', 'HostBlocks']
 
 # %% ../../nbs/21_kv_blocks.ipynb #f5701092
 from collections.abc import Iterable, Iterator, Sequence
@@ -200,8 +200,8 @@ class KVCacheManager:
         self.pool, self.block_size = pool, block_size
 
     def get_computed_blocks(self, request: Request) -> list[KVBlock]:
-        "The request's prefix hit; none for one that is under way or that skips the cache. Changes nothing."
-        if not self.pool.enable_caching or request.num_computed_tokens or request.skip_reading_prefix_cache: return []
+        "The request's prefix hit; none for one that holds blocks already or that skips the cache. Changes nothing."
+        if not self.pool.enable_caching or request.block_ids or request.skip_reading_prefix_cache: return []
         return find_hits(self.pool, request, self.block_size)
 
     def num_missing_blocks(self, request: Request, num_tokens: int, hits: Sequence[KVBlock] = ()) -> int:
@@ -267,3 +267,33 @@ def check_blocks(pool: BlockPool, block_size: int, requests: list[Request]) -> N
             wanted = get_block_hash(r, i, block_size) if i < r.num_findable_blocks else None
             assert block.block_hash == wanted, f'{block} is block {i} of {r}, which wants {wanted and wanted.hex()[:6]}'
     assert sum(map(len, pool.by_hash.values())) == sum(block.block_hash is not None for block in pool.blocks)
+
+# %% ../../nbs/21_kv_blocks.ipynb #918adb25
+class HostBlocks:
+    "`num_blocks` places in host memory for the blocks of requests that were swapped out, and which request has which."
+
+    def __init__(self, num_blocks: int):
+        self.num_blocks, self.free_ids = num_blocks, list(range(num_blocks))[::-1]
+        self.tables: dict[str, list[int]] = {}      # request id -> the places of its first blocks, in order
+
+    def take(self, request_id: str, n: int) -> list[int] | None:
+        "Places for the request's first `n` blocks; None where fewer are free: then nothing changed."
+        if n > len(self.free_ids): return None
+        self.tables[request_id] = [self.free_ids.pop() for _ in range(n)]
+        return self.tables[request_id]
+
+    def give_back(self, request_id: str) -> list[int]:
+        "The places that the request had, in order, which are free from now on; empty if it had none."
+        host_ids = self.tables.pop(request_id, [])
+        self.free_ids += host_ids[::-1]
+        return host_ids
+
+    def check_invariants(self, num_blocks: dict[str, int]) -> None:
+        "Raise AssertionError unless each place is free or in one table, and each request of `num_blocks` has as many places."
+        held = [place for table in self.tables.values() for place in table]
+        assert sorted(held + self.free_ids) == list(range(self.num_blocks)), f'{self.tables} and {self.free_ids} are not all places once'
+        has = {name: len(table) for name, table in self.tables.items()}
+        assert has == num_blocks, f'the tables have {has} blocks, and {num_blocks} are kept'
+
+    def __repr__(self) -> str:
+        return f'{self.num_blocks - len(self.free_ids)} of {self.num_blocks} host blocks in use'

@@ -7,7 +7,7 @@ __all__ = ['share_of_step', 'ScheduledRequest', 'SchedulerOutput', 'plan_text', 
            'SchedulerObserver', 'release', 'send_back', 'preempt', 'drop_stopped', 'schedule_running', 'try_admit',
            'admit_waiting', 'match_tokens', 'append_tokens', 'finish', 'finish_all', 'RequestUpdate', 'record_step',
            'undo_step', 'check_request', 'publish', 'check_open', 'check_closed', 'set_limits', 'reset_prefix_cache',
-           'Scheduler', 'scheduler_html', 'check_scheduler']
+           'Scheduler', 'scheduler_html', 'check_scheduler', 'swap_out', 'swap_in', 'forget_copies']
 
 # %% ../../nbs/22_scheduler.ipynb #47a39a1f
 from bisect import bisect_left, insort
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import NamedTuple
 from ..config import SchedulerConfig
-from .kv_blocks import BlockPool, KVBlock, KVCacheManager
+from .kv_blocks import BlockPool, HostBlocks, KVBlock, KVCacheManager
 from .request import Request, RequestStatus, append_token
 
 # %% ../../nbs/22_scheduler.ipynb #cfbbe4de
@@ -76,6 +76,8 @@ class SchedulerOutput:
     `scheduled` is in the order of the batch (`by_id` has the same parts by request id). `admission_stopped_by` is the limit that
     ended admission ('max_num_seqs', 'token budget', 'kv blocks' or 'preemption'), `admission_stopped_at` the id of the request it
     kept waiting; both None where nobody was kept. `not_ready`: requests passed over. The counts are as of the end of planning.
+    `blocks_to_swap_out` are (block, place in host memory) pairs and `blocks_to_swap_in` (place, block) pairs, to be copied in this order
+    before the step runs; `num_swapped` is how many of `preempted` are kept that way.
     """
     step: int
     token_budget: int
@@ -87,6 +89,9 @@ class SchedulerOutput:
     total_num_scheduled_tokens: int = 0
     admission_stopped_by: str | None = None
     admission_stopped_at: str | None = None
+    blocks_to_swap_out: Sequence[tuple[int, int]] = ()
+    blocks_to_swap_in: Sequence[tuple[int, int]] = ()
+    num_swapped: int = 0
     num_promised_blocks: int = 0    # that prompts of which only a chunk is computed have yet to take
     num_used_blocks: int = 0
     num_free_blocks: int = 0
@@ -103,6 +108,11 @@ class SchedulerOutput:
         self.by_id[request.request_id] = part
         self.total_num_scheduled_tokens += share
 
+    @property
+    def has_work(self) -> bool:
+        "Whether there is anything to run or to copy."
+        return bool(self.scheduled or self.blocks_to_swap_out)
+
     def __repr__(self) -> str: return plan_text(self)
 
     def _repr_html_(self) -> str: return plan_html(self)
@@ -115,6 +125,8 @@ def plan_text(plan: 'SchedulerOutput') -> str:
     for what, requests in (('preempted', plan.preempted), ('admitted', plan.admitted), ('not ready', plan.not_ready)):
         if requests: parts.append(f'{what} ' + ', '.join(r.request_id for r in requests))
     if plan.admission_stopped_by: parts.append(f'{plan.admission_stopped_at} waits ({plan.admission_stopped_by})')
+    for way, pairs in (('out', plan.blocks_to_swap_out), ('in', plan.blocks_to_swap_in)):
+        if pairs: parts.append(f'blocks swapped {way}: {len(pairs)}')
     return ' | '.join([*parts, f'blocks: {plan.num_used_blocks} used, {plan.num_free_blocks} free'])
 
 # %% ../../nbs/22_scheduler.ipynb #556c45b2
@@ -203,14 +215,15 @@ def release(scheduler: 'Scheduler', request: Request) -> None:
     for observer in scheduler.observers: observer.released(request, block_ids)
 
 # %% ../../nbs/22_scheduler.ipynb #6c97c579
-def send_back(scheduler: 'Scheduler', request: Request, newly_cached: Iterable[KVBlock] = ()) -> None:
+def send_back(scheduler: 'Scheduler', request: Request, newly_cached: Iterable[KVBlock] = (), num_kept_tokens: int = 0) -> None:
     """Take a running request's blocks, progress and drafts, and put it at the head of the waiting queue.
 
-    `newly_cached` are the blocks that a step would have filled for it, and now will not: they must not be found.
+    `newly_cached` are the blocks that a step would have filled for it, and now will not: they must not be found. `num_kept_tokens`
+    of its progress are kept, where they were swapped out.
     """
     for block in newly_cached: scheduler.pool.uncache(block)
     release(scheduler, request)
-    request.status, request.num_computed_tokens, request.spec_token_ids = RequestStatus.PREEMPTED, 0, []
+    request.status, request.num_computed_tokens, request.spec_token_ids = RequestStatus.PREEMPTED, num_kept_tokens, []
     scheduler.waiting.appendleft(request)
 
 # %% ../../nbs/22_scheduler.ipynb #c3eca984
@@ -221,7 +234,8 @@ def preempt(scheduler: 'Scheduler', plan: SchedulerOutput, victim: Request, need
     if part is not None:
         plan.total_num_scheduled_tokens -= part.num_scheduled_tokens
         if not part.is_sampled: plan.num_promised_blocks -= scheduler.kv.num_missing_blocks(victim, victim.num_tokens)
-    send_back(scheduler, victim, part.newly_cached if part else ())
+    num_kept_tokens = 0 if scheduler.host is None else swap_out(scheduler, plan, victim)
+    send_back(scheduler, victim, part.newly_cached if part else (), num_kept_tokens)
     victim.num_preemptions += 1
     plan.preempted.append(victim)
 
@@ -258,14 +272,17 @@ def try_admit(scheduler: 'Scheduler', plan: SchedulerOutput, request: Request) -
     if budget == 0: return 'token budget'
     hits = kv.get_computed_blocks(request)
     num_cached_tokens = len(hits) * config.block_size
-    share, limited_by = share_of_step(request, num_cached_tokens, budget, config)
+    num_computed_tokens = max(num_cached_tokens, request.num_computed_tokens)   # the latter is 0, unless it was swapped out
+    share, limited_by = share_of_step(request, num_computed_tokens, budget, config)
     if limited_by == 'budget' and not config.enable_chunked_prefill: return 'token budget'
     num_missing_blocks = kv.num_missing_blocks(request, request.num_tokens, hits)
     if num_missing_blocks > kv.pool.num_free_blocks - plan.num_promised_blocks: return 'kv blocks'
-    new_block_ids = kv.allocate_slots(request, share, hits)
+    is_swapped, request.num_computed_tokens = request.num_computed_tokens > 0, 0
+    new_block_ids = kv.allocate_slots(request, num_computed_tokens - num_cached_tokens + share, hits)
     assert new_block_ids is not None, 'all of it fits, so a part of it does'
+    if is_swapped: swap_in(scheduler, plan, request, len(hits))
     if request.status is RequestStatus.WAITING: request.num_cached_tokens = num_cached_tokens   # later hits are on its own blocks
-    request.status, request.num_computed_tokens = RequestStatus.RUNNING, num_cached_tokens
+    request.status, request.num_computed_tokens = RequestStatus.RUNNING, num_computed_tokens
     plan.add(kv, request, share, new_block_ids, num_cached_tokens, limited_by)
     plan.admitted.append(request)
     return None
@@ -315,6 +332,7 @@ def finish(scheduler: 'Scheduler', request: Request, status: RequestStatus) -> N
     for observer in scheduler.observers: observer.ending(request, status)
     if request.status is not RequestStatus.RUNNING: scheduler.waiting.remove(request)
     release(scheduler, request)
+    if scheduler.host is not None: scheduler.host.give_back(request.request_id)
     request.status, request.spec_token_ids = status, []
     del scheduler.requests[request.request_id]
 
@@ -365,6 +383,7 @@ def undo_step(scheduler: 'Scheduler', plan: SchedulerOutput) -> None:
         else:
             for block in part.newly_cached: scheduler.pool.uncache(block)   # its request was aborted, and the blocks are free
     drop_stopped(scheduler)
+    if scheduler.host is not None: forget_copies(scheduler, plan)
     for observer in scheduler.observers: observer.cancelled(plan)
 
 # %% ../../nbs/22_scheduler.ipynb #4c346034
@@ -385,14 +404,14 @@ def publish(scheduler: 'Scheduler', plan: SchedulerOutput) -> SchedulerOutput:
     plan.scheduled = list(plan.by_id.values())
     plan.num_used_blocks, plan.num_free_blocks = scheduler.pool.num_used_blocks, scheduler.pool.num_free_blocks
     plan.num_running, plan.num_waiting = len(scheduler.running), len(scheduler.waiting)
-    if plan.scheduled: scheduler.open_plan = plan
+    if plan.has_work: scheduler.open_plan = plan
     for observer in scheduler.observers: observer.planned(plan)
     return plan
 
 # %% ../../nbs/22_scheduler.ipynb #8c767b59
 def check_open(scheduler: 'Scheduler', plan: SchedulerOutput) -> None:
     "Raise ValueError unless `plan` is the open one (or empty: then it never was, and there is nothing to do)."
-    if plan.scheduled and plan is not scheduler.open_plan:
+    if plan.has_work and plan is not scheduler.open_plan:
         raise ValueError(f'step {plan.step} is not open: it was updated or cancelled before')
 
 # %% ../../nbs/22_scheduler.ipynb #9d0a1fa5
@@ -422,7 +441,7 @@ def reset_prefix_cache(scheduler: 'Scheduler') -> bool:
     "Make every block unfindable, while none is in use; returns whether it was done. Raises RuntimeError while a plan is open."
     check_closed(scheduler)
     pool = scheduler.pool
-    if pool.num_used_blocks: return False
+    if pool.num_used_blocks or (scheduler.host and scheduler.host.tables): return False
     for block in pool.blocks:
         if block.block_hash is not None: pool.uncache(block)
     for observer in scheduler.observers: observer.cache_reset()
@@ -439,6 +458,7 @@ class Scheduler:
         self.config = config
         self.pool = BlockPool(config.num_blocks, config.enable_prefix_caching)
         self.kv = KVCacheManager(self.pool, config.block_size)
+        self.host = HostBlocks(config.num_host_blocks) if config.preemption_mode == 'swap' else None
         self.requests: dict[str, Request] = {}           # all that have not ended, by id
         self.waiting = WaitingQueue(config.policy == 'priority')
         self.running: list[Request] = []                 # in the order of admission
@@ -487,7 +507,8 @@ class Scheduler:
     def check_invariants(self) -> None: check_scheduler(self)
     def _repr_html_(self) -> str: return scheduler_html(self)
     def __repr__(self) -> str:
-        return f'Scheduler after {self.num_steps} steps: {len(self.running)} running, {len(self.waiting)} waiting, {self.pool!r}'
+        host = '' if self.host is None else f', {self.host!r}'
+        return f'Scheduler after {self.num_steps} steps: {len(self.running)} running, {len(self.waiting)} waiting, {self.pool!r}{host}'
 
 # %% ../../nbs/22_scheduler.ipynb #d74ee41b
 def scheduler_html(scheduler: Scheduler) -> str:
@@ -516,13 +537,37 @@ def check_scheduler(scheduler: Scheduler) -> None:
     for r in running: assert r.status is RequestStatus.RUNNING, f'{r} is in the running list'
     for r in waiting:
         assert r.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED), f'{r} is in the waiting queue'
-        assert not (r.block_ids or r.num_computed_tokens or r.spec_token_ids), f'{r} waits, and still holds something'
+        assert not (r.block_ids or r.spec_token_ids), f'{r} waits, and still holds something'
+    kept = {r.request_id: -(-r.num_computed_tokens // config.block_size) for r in waiting if r.num_computed_tokens}
+    (HostBlocks(0) if scheduler.host is None else scheduler.host).check_invariants(kept)
     if plan is not None:
         shares = [part.num_scheduled_tokens for part in plan.scheduled]
-        assert min(shares) > 0 and sum(shares) == plan.total_num_scheduled_tokens <= plan.token_budget, f'{shares}: not {plan!r}'
+        assert plan.has_work and min(shares, default=1) > 0 and sum(shares) == plan.total_num_scheduled_tokens <= plan.token_budget, f'{shares}: not {plan!r}'
         assert not (plan.preempted and plan.admitted), f'{plan!r}: a step that preempted has admitted'
         for part in plan.scheduled:
             end = part.num_computed_tokens + part.num_scheduled_tokens
             assert end < config.max_model_len, f'{part!r}: beyond the last token that can be computed'
             assert part.is_sampled or config.enable_chunked_prefill, f'{part!r}: a chunk'
     scheduler.kv.check_invariants(running)
+
+# %% ../../nbs/22_scheduler.ipynb #f44de9ef
+def swap_out(scheduler: 'Scheduler', plan: SchedulerOutput, victim: Request) -> int:
+    "Plan the copies of `victim`'s computed blocks to host memory. Returns how many of its tokens that keeps: all, or none without room."
+    num_blocks = -(-victim.num_computed_tokens // scheduler.config.block_size)
+    host_ids = scheduler.host.take(victim.request_id, num_blocks)
+    if host_ids is None: return 0
+    plan.blocks_to_swap_out = [*plan.blocks_to_swap_out, *zip(victim.block_ids, host_ids)]
+    plan.num_swapped += 1
+    return victim.num_computed_tokens
+
+# %% ../../nbs/22_scheduler.ipynb #9fd3f327
+def swap_in(scheduler: 'Scheduler', plan: SchedulerOutput, request: Request, num_hits: int) -> None:
+    "Plan the copies of `request`'s kept blocks, but for the first `num_hits`, into the blocks that it holds now."
+    host_ids = scheduler.host.give_back(request.request_id)
+    plan.blocks_to_swap_in = [*plan.blocks_to_swap_in, *zip(host_ids[num_hits:], request.block_ids[num_hits:])]
+
+# %% ../../nbs/22_scheduler.ipynb #78f9babb
+def forget_copies(scheduler: 'Scheduler', plan: SchedulerOutput) -> None:
+    "Let go of what `plan` would have copied to host memory: its requests are computed again."
+    for request in plan.preempted:
+        if scheduler.host.give_back(request.request_id): request.num_computed_tokens = 0

@@ -229,6 +229,9 @@ def note_plan(recorder: TraceRecorder, plan: SchedulerOutput) -> None:
     size = scheduler.config.block_size
     scheduled = [part_record(part, index[part.request], size) for part in plan.scheduled]
     for part in scheduled: recorder.touched.update(part['hit_blocks'])
+    for event in recorder.preempted if plan.num_swapped else ():
+        kept = scheduler.host.tables.get(trace.requests[event['request']]['id'])
+        if kept: event['swapped'] = len(kept)
     waits = next((r for r in scheduler.waiting if r.request_id == plan.admission_stopped_at), None)
     recorder.step = step = {
         'step': len(trace.steps) + 1, 'engine_step': plan.step, 'token_budget': plan.token_budget,
@@ -241,7 +244,7 @@ def note_plan(recorder: TraceRecorder, plan: SchedulerOutput) -> None:
     recorder.before, recorder.preempted, recorder.drafts = [], [], []
     trace.steps.append(step)
     recorder.planned_at = recorder.clock and recorder.clock()
-    if not plan.scheduled: recorder.step = None         # it was never open
+    if not plan.has_work: recorder.step = None          # it was never open
 
 def note_update(recorder: TraceRecorder, updates: Sequence) -> None:
     "The step has been taken in: its tokens, and its times."
@@ -289,15 +292,18 @@ def tell_preemption(trace: Trace, event: Mapping[str, Any]) -> str:
     freed, kept, shared = len(event['freed']), len(event['still_cached']), len(event['blocks']) - len(event['freed'])
     gave = f'{count_of(freed, "blocks")} released, {kept} still cached'
     if shared: gave += f'; {shared} more it shared, and {"stays" if shared == 1 else "stay"} in use'
+    if event.get('swapped'): gave += f'; host memory keeps {count_of(event["swapped"], "blocks")}'
     if event['request'] == event['for']: return f'{victim} needed {needed}, {free}, and it is {why} itself, so it was preempted: {gave}.'
     return f'{winner} needed {needed} and {free}, so {victim}, {why}, was preempted: {gave}.'
 
 def tell_admission(trace: Trace, part: Mapping[str, Any]) -> str:
     "Who was let in, with how much of what it needs."
     n, cached = part['num_tokens'], part['num_cached']
+    swapped = part['start'] - cached
     come = 'came back' if part['num_preemptions'] else 'was admitted'
     found = f'{count_of(cached, "tokens")} found in the cache, ' if cached else ''
-    rest = f'a chunk of {count_of(n, "tokens")}' if part['kind'] == 'chunk' else f'{"the other " if cached else ""}{count_of(n, "tokens")}'
+    if swapped: found += f'{count_of(swapped, "tokens")} copied back from host memory, '
+    rest = f'a chunk of {count_of(n, "tokens")}' if part['kind'] == 'chunk' else f'{"the other " if found else ""}{count_of(n, "tokens")}'
     return f'{call_it(trace, part["request"])} {come}: {found}{rest} computed.'
 
 def tell_stop(trace: Trace, step: Mapping[str, Any]) -> str:
@@ -382,7 +388,7 @@ def apply_plan(state: TraceState, trace: Trace, step: Mapping[str, Any]) -> None
     "A step's plan: preempted ones lose their table, scheduled ones get their new blocks."
     for event in step['preempted']:
         state.tables.pop(event['request'], None)
-        state.num_computed[event['request']] = 0
+        if not event.get('swapped'): state.num_computed[event['request']] = 0
     for part in step['scheduled']:
         i = part['request']
         state.tables[i] = [*state.tables.get(i, ()), *part['hit_blocks'], *part['new_blocks']]
@@ -402,6 +408,7 @@ def apply_update(state: TraceState, trace: Trace, step: Mapping[str, Any]) -> No
         for part in step['scheduled']:
             state.tables.pop(part['request'], None)
             state.num_computed[part['request']] = 0
+        for event in step['preempted']: state.num_computed[event['request']] = 0
         return
     for part in step['scheduled']: state.num_computed[part['request']] += part['num_tokens']
     drafts = {part['request']: part['num_drafts'] for part in step['scheduled']}
@@ -478,7 +485,7 @@ def decision_line(trace: Trace, step: Mapping[str, Any], blocks: bool = True) ->
         limit = f', limited by {p["limited_by"]}' if p['limited_by'] else ''
         parts.append(f'{name(p["request"])} {p["kind"]} {p["num_tokens"]} [{p["start"]}:{p["start"] + p["num_tokens"]}]{cached}{new}{limit}')
     said = [f'{step["num_tokens"]} of {step["token_budget"]} tokens', '; '.join(parts) or 'nobody runs']
-    said += [f'{name(e["request"])} preempted for {name(e["for"])}' + (f': {e["needed"]} needed, {e["free"]} free, gave back {e["blocks"]}, '
+    said += [f'{name(e["request"])} preempted{" (swapped out)" if e.get("swapped") else ""} for {name(e["for"])}' + (f': {e["needed"]} needed, {e["free"]} free, gave back {e["blocks"]}, '
              f'still cached {e["still_cached"]}' if blocks else '') for e in step['preempted']]
     if step['admitted']: said.append('admitted ' + ', '.join(map(name, step['admitted'])))
     if step['stopped']:
@@ -599,6 +606,7 @@ def restore(trace: Trace, config: SchedulerConfig, make_request: Callable[[int],
         r.num_computed_tokens, r.num_findable_blocks = held['num_computed_tokens'], held['num_findable_blocks']
         r.num_preemptions, r.arrival, r.num_cached_tokens = held['num_preemptions'], held['arrival'], held['num_cached_tokens']
         r.block_ids.extend(held['block_ids'])
+        if r.num_computed_tokens and not r.block_ids: scheduler.host.take(r.request_id, -(-r.num_computed_tokens // config.block_size))
         scheduler.requests[r.request_id] = r
     for b, ref, h in begin['blocks']:
         pool.blocks[b].ref_count = ref
@@ -689,7 +697,7 @@ def branch_config(trace: Trace, step: int, changes: Mapping[str, Any]) -> tuple[
     if unknown: raise ValueError(f'{unknown[0]!r} is no limit; these are: {", ".join(known)}')
     if step > 1: return SchedulerConfig(**trace.config), dict(changes)
     occupied = bool(trace.initial['blocks'] or trace.initial['requests'])
-    fixed = [name for name in ('num_blocks', 'block_size', 'enable_prefix_caching', 'policy', 'max_model_len') if name in changes]
+    fixed = [name for name in ('num_blocks', 'block_size', 'enable_prefix_caching', 'policy', 'max_model_len', 'preemption_mode', 'num_host_blocks') if name in changes]
     if occupied and fixed: raise ValueError(f'{fixed[0]} cannot change: the recording began with blocks in use or cached')
     return SchedulerConfig(**{**trace.config, **changes}), {}
 
@@ -725,7 +733,7 @@ def play_branch(player: Player, step: int, changes: Mapping[str, Any]) -> None:
         plan = scheduler.schedule()
         try: rows = player.tokens(plan)
         except BaseException:
-            if plan.scheduled: scheduler.cancel(plan)
+            if plan.has_work: scheduler.cancel(plan)
             raise
         scheduler.update(plan, rows)
         end_by_stop_strings(player, stopped)

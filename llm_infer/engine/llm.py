@@ -24,7 +24,7 @@ from ..core.scheduler import Scheduler
 from .cuda_graphs import DecodeGraphs, capture_sizes, pick_eager
 from .llm_engine import LLMEngine, check_call, serve
 from .outputs import RequestOutput, RequestState
-from .runner import ModelRunner, activation_bytes, available_ram, fit_max_model_len, kv_cache_budget, num_kv_blocks
+from .runner import ModelRunner, activation_bytes, available_ram, fit_max_model_len, kv_cache_budget, num_host_blocks, num_kv_blocks
 from ..kernels.attention_backends import pick_attention_backend
 from ..kernels.attention_c import paged_attention
 from ..kernels.c_compiler import build_kernels, multiplies_bfloat16, use_c
@@ -98,12 +98,13 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
                 enforce_eager: bool | None = None, blocks: Path | None = None) -> tuple[Scheduler, ModelRunner]:
     """Reads the weights, sizes the cache, and gives a scheduler and a runner that fit each other.
 
-    `memory`: `gpu_memory_utilization`, `kv_cache_memory_bytes`, `num_gpu_blocks_override`; `limits`: fields of SchedulerConfig;
+    `memory`: `gpu_memory_utilization`, `kv_cache_memory_bytes`, `num_gpu_blocks_override`, `swap_space`; `limits`: fields of SchedulerConfig;
     `blocks`: a GGUF file whose own blocks are the weights, in place of `folder`'s.
     Raises ValueError or TypeError for settings that contradict each other, on a CPU before any weight is read.
     """
     length, given = pick_max_model_len(max_model_len, config), max_model_len is not None
-    most = SchedulerConfig(num_blocks=2**40, max_model_len=length, **limits)      # every limit but the pool's is checked here
+    swaps = limits['preemption_mode'] == 'swap'
+    most = SchedulerConfig(num_blocks=2**40, max_model_len=length, num_host_blocks=int(swaps), **limits)   # every limit but the pools' is checked here
     backend = pick_attention_backend(attention_backend, most.enable_prefix_caching, most.enable_chunked_prefill)
     sizes = [] if pick_eager(enforce_eager, device, backend) else capture_sizes(most.max_num_seqs)
     def count_blocks():
@@ -113,21 +114,27 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
                              max_num_seqs=most.max_num_seqs, num_gpu_blocks_override=memory['num_gpu_blocks_override'],
                              available=available_ram() if device.type == 'cpu' else torch.cuda.mem_get_info(device)[0],
                              budget=kv_cache_budget(device, memory['gpu_memory_utilization'], memory['kv_cache_memory_bytes'], reserve))
+    def count_host_blocks(taken):
+        if not swaps: return 0
+        return num_host_blocks(config, block_size=most.block_size, itemsize=dtype.itemsize, swap_space=memory['swap_space'], available=available_ram() - taken)
     if device.type == 'cpu':                                                      # there, weights take nothing from the cache
         num_blocks = count_blocks()
         length = fit_max_model_len(length, num_blocks, most.block_size, given)
+        host_blocks = count_host_blocks(num_blocks * most.block_size * config.kv_bytes_per_token(dtype.itemsize))
         if use_c(torch.empty(0, dtype=dtype)): build_kernels(*(partial(kernel, *args) for kernel, *args in cpu_kernels(config, dtype)))
-    elif device.index is not None: torch.cuda.set_device(device)                  # kernels and graphs go to the current one
+    else:
+        host_blocks = count_host_blocks(0)
+        if device.index is not None: torch.cuda.set_device(device)                # kernels and graphs go to the current one
     weights = load_weights(folder, config, dtype, device) if blocks is None else load_quantized(blocks, config, dtype)
     if device.type == 'cpu' and dtype != torch.float16 and blocks is None: weights = pack_weights(weights)
     if device.type != 'cpu':
         num_blocks = count_blocks()
         length = fit_max_model_len(length, num_blocks, most.block_size, given)
-    scheduler = Scheduler(SchedulerConfig(num_blocks=num_blocks, max_model_len=length, **limits))
+    scheduler = Scheduler(SchedulerConfig(num_blocks=num_blocks, max_model_len=length, num_host_blocks=host_blocks, **limits))
     kv_cache = new_kv_cache(config, num_blocks, most.block_size, dtype, device)
     model = Llama(config, weights, length, backend)
     if sizes: model = DecodeGraphs(model, kv_cache, length, config.vocab_size, sizes)
-    return scheduler, ModelRunner(model, kv_cache, Sampler())
+    return scheduler, ModelRunner(model, kv_cache, Sampler(), host_blocks)
 
 # %% ../../nbs/65_llm.ipynb #5ca2fc74
 def pick_default_params(folder: Path, generation_config: str) -> SamplingParams:
@@ -236,6 +243,7 @@ def llm_html(llm: 'LLM') -> str:
                  f'{c.num_kv_heads} K/V heads, vocab_size {c.vocab_size}',
         'weights': f'{weight_form(llm.runner.eager_model)}, {str(cache.dtype)[6:]} on {llm.runner.device}',
         'KV cache': f'[{shape}]: {limits.num_blocks * limits.block_size} tokens, {cache.nbytes / 2**20:.1f} MiB',
+        **({} if llm.runner.host_cache is None else {'swap space': f'{limits.num_host_blocks} blocks, {llm.runner.host_cache.nbytes / 2**20:.1f} MiB of host memory'}),
         'limits': f'{limits.max_model_len} tokens a sequence, '
                   f'{limits.token_budget} tokens and {limits.max_num_seqs} requests a step',
         'now': f'{len(scheduler.running)} requests run, {len(scheduler.waiting)} wait, '
@@ -253,6 +261,8 @@ class LLM(OfflineEngine):
     where there can be none, None for graphs where they can be. `generation_config`: 'auto' takes the sampling parameters of calls
     that bring none from the model's generation_config.json, 'vllm' takes this project's own defaults. `quantization`: 'gguf' multiplies
     a GGUF file's own 4- or 8-bit blocks (CPU only). `dtype`: 'auto' is bfloat16 on CPUs that multiply it, else float32.
+    `preemption_mode`: a request that is preempted for want of blocks is computed again ('recompute'), or its blocks are copied to
+    `swap_space` GiB of host memory and back ('swap'; by default 4 GiB, at most a quarter of what is there; while it is full: computed again).
     Raises ValueError or TypeError, naming what was given and what is allowed, for anything that cannot be honoured.
     """
 
@@ -263,7 +273,7 @@ class LLM(OfflineEngine):
                  kv_cache_memory_bytes: int | None = None, num_gpu_blocks_override: int | None = None, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2048, max_num_scheduled_tokens: int | None = None,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True, scheduling_policy: str = 'fcfs',
-                 long_prefill_token_threshold: int = 0, attention_backend: str = 'paged', enforce_eager: bool | None = None,
+                 long_prefill_token_threshold: int = 0, preemption_mode: str = 'recompute', swap_space: float | None = None, attention_backend: str = 'paged', enforce_eager: bool | None = None,
                  generation_config: str = 'auto', quantization: str | None = None, **unknown):
         refuse_unknown('LLM', unknown, LLM.__init__)
         if skip_tokenizer_init and tokenizer is not None:
@@ -271,9 +281,11 @@ class LLM(OfflineEngine):
         limits = dict(block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens,
                       max_num_scheduled_tokens=max_num_scheduled_tokens, enable_prefix_caching=enable_prefix_caching,
                       enable_chunked_prefill=enable_chunked_prefill, policy=scheduling_policy,
-                      long_prefill_token_threshold=long_prefill_token_threshold)
+                      long_prefill_token_threshold=long_prefill_token_threshold, preemption_mode=preemption_mode)
         memory = dict(gpu_memory_utilization=gpu_memory_utilization, kv_cache_memory_bytes=kv_cache_memory_bytes,
-                      num_gpu_blocks_override=num_gpu_blocks_override)
+                      num_gpu_blocks_override=num_gpu_blocks_override, swap_space=swap_space)
+        if swap_space is not None and preemption_mode == 'recompute':
+            raise ValueError(f"swap_space={swap_space!r} does nothing with preemption_mode='recompute': it needs 'swap'")
         self.folder, seed = resolve_model(model), whole_number('seed', seed, -2**63, 2**63 - 1)
         self.config, self.model_name = (config := ModelConfig.from_folder(self.folder)), 'SmolLM2-135M-Instruct' if model is None else Path(model).name
         text = None if skip_tokenizer_init else Tokenizer.from_folder(resolve_model(tokenizer or self.folder))

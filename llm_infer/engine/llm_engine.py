@@ -268,15 +268,15 @@ def branch_engine(engine: 'LLMEngine', trace: Trace, step: int, changes: dict[st
     "Runs a recorded run again with `changes` from `step` on. Raises ValueError where the recording does not allow it."
     if len(trace.originals) != len(trace.requests):
         raise ValueError('this trace was loaded, and has no sampling parameters: trace.branch(…) decides again with the recorded tokens')
-    if trace.initial['blocks']:
-        raise ValueError('the recording began with blocks in use or cached, whose content is gone: call reset_prefix_cache() before '
+    if trace.initial['blocks'] or any(held['num_computed_tokens'] for held in trace.initial['requests']):
+        raise ValueError('the recording began with blocks in use, cached or in host memory, whose content is gone: call reset_prefix_cache() before '
                          'record(), or trace.branch(…), which decides again with the recorded tokens')
     if any(r.sampling_params.structured_outputs for r in trace.originals):
         raise ValueError('requests with a grammar cannot run again: trace.branch(…) decides again with the recorded tokens')
     config, _ = branch_config(trace, step, changes)
     longest = engine.scheduler.config.max_model_len
     if config.max_model_len > longest: raise ValueError(f'max_model_len must be at most {longest}, which this engine was built for, got {config.max_model_len}')
-    runner = engine.runner.fresh(config.num_blocks, config.block_size)
+    runner = engine.runner.fresh(config.num_blocks, config.block_size, config.num_host_blocks)
     def make_request(i: int) -> Request:
         request, original = request_from_record(trace.requests[i]), trace.originals[i]
         request.sampling_params, request.seed, request.bad_word_ids = original.sampling_params, original.seed, original.bad_word_ids

@@ -130,6 +130,9 @@ class EngineStats:
     output_tokens: int = 0             # sampled
     prefix_hit_tokens: int = 0
     preemptions: int = 0
+    swaps: int = 0                     # preemptions whose K and V host memory kept
+    blocks_swapped_out: int = 0
+    blocks_swapped_in: int = 0
     peak_blocks: int = 0
     seconds: float = 0.
 
@@ -142,6 +145,9 @@ class EngineStats:
             self.prefix_hit_tokens += s.num_cached_tokens
         self.output_tokens += sum(len(u.new_token_ids) for u in updates)
         self.preemptions += len(plan.preempted)
+        self.swaps += plan.num_swapped
+        self.blocks_swapped_out += len(plan.blocks_to_swap_out)
+        self.blocks_swapped_in += len(plan.blocks_to_swap_in)
         self.peak_blocks = max(self.peak_blocks, plan.num_used_blocks)
         self.seconds += seconds
 
@@ -150,8 +156,9 @@ class EngineStats:
         for f in fields(self): setattr(self, f.name, f.default)
 
     def __str__(self) -> str:
+        swaps = f' ({self.swaps} swapped: {self.blocks_swapped_out} blocks out, {self.blocks_swapped_in} in)' if self.swaps else ''
         rate = lambda n: f'{n / self.seconds:,.1f} tok/s' if self.seconds else '–'
         return (f'{self.steps} steps in {self.seconds:.2f} s; {self.prompt_tokens} prompt tokens ({rate(self.prompt_tokens)}), '
                 f'{self.output_tokens} output tokens ({rate(self.output_tokens)}); '
-                f'{self.prefix_hit_tokens} tokens from the prefix cache, {self.preemptions} preemptions, '
+                f'{self.prefix_hit_tokens} tokens from the prefix cache, {self.preemptions} preemptions{swaps}, '
                 f'{self.peak_blocks} blocks at most')
