@@ -10,7 +10,7 @@ export HF_HUB_DISABLE_TELEMETRY = 1
 
 help:
 	@echo 'make demo     set up .venv, fetch the default model, generate for a batch of chat prompts'
-	@echo 'make test     sync check, every notebook, every test'
+	@echo 'make test     sync check, every claim, every chapter, every test'
 	@echo 'make lab      JupyterLab on the index'
 	@echo 'make export   the package, the tests and README.md from the notebooks'
 	@echo 'make run      run all notebooks in place and store their outputs'

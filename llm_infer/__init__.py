@@ -31,3 +31,7 @@ def __getattr__(name: str):
 def __dir__() -> list[str]:
     "The public names, for completion."
     return sorted([*_HOME, '__version__'])
+
+# %% ../nbs/02_package.ipynb #694e80df
+import os
+if 'OMP_WAIT_POLICY' not in os.environ: os.environ.setdefault('GOMP_SPINCOUNT', '1000')

@@ -198,6 +198,10 @@ def broken_headers(path: Path):
     for n in (0, 1, row - 1, row + 1, row + 32, 2**32, 2**63, 2**64 - 32): yield f'a dimension of {n}', put(q + 4, u64(n)), size
     for n in (0, 2, 8, 12, 26, 30, 99, 2**32 - 1): yield f'type {n}', put(q + 20, u32(n)), size
     for n in (0, offset - 32, offset + 1, offset + 32, size, 2**63, 2**64 - 32): yield f'offset {n}', put(q + 24, u64(n)), size
+    last = list(file.tensors.values())[-1]
+    at = after(last.name) + 4 + 8 * len(last.shape)   # its type, made one that takes fewer bytes: Q4_1 to Q4_0, F32 to F16
+    yield 'a smaller type of the last tensor', put(at, u32({'Q4_1': 2, 'F32': 1}[last.type])), size
+    yield 'bytes at the end', header, size + 32
     for what, old, new in (('alignment 3', 'general.file_type', 'general.alignment'),
                            ('no theta', 'rope.freq_base', 'rope.freq_bass'), ('a key twice', 'ggml.bos_token', 'ggml.eos_token'),
                            ('a strange tensor', '0.ffn_up', '0.ffn_no'),

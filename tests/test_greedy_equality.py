@@ -164,7 +164,7 @@ def test_chunks(num_prompts=32, longest=700, num_tokens=64):
     assert engine.stats.steps > sum(map(len, prompts)) // 64
 
 # %% ../nbs/tests/60_greedy_equality.ipynb #2f920e88
-def test_preemption(num_prompts=32, longest=700, num_tokens=64, num_blocks=50, min_preemptions=10):
+def test_preemption(num_prompts=32, longest=700, num_tokens=64, num_blocks=80, min_preemptions=10):
     prompts, engine = chats(num_prompts, 10, longest), variant(num_blocks=num_blocks, max_model_len=num_blocks * 16)
     check('small pool', prompts, run(engine, prompts, num_tokens))
     assert engine.stats.preemptions >= min_preemptions, engine.stats

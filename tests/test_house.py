@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['root', 'notebooks', 'read', 'floors', 'WITHOUT_TRITON', 'find_root', 'test_notebooks_validate',
            'test_notebooks_open_with_title_and_summary', 'test_cells_are_small',
-           'test_outputs_are_stored_and_without_errors', 'imports_of', 'test_floors',
-           'test_package_needs_no_authoring_tools', 'test_runs_without_triton', 'test_import_is_lean']
+           'test_outputs_are_stored_and_without_errors', 'solution_faults', 'exercise_faults', 'test_exercises',
+           'imports_of', 'test_floors', 'test_package_needs_no_authoring_tools', 'test_runs_without_triton',
+           'test_import_is_lean']
 
 # %% ../nbs/tests/01_house.ipynb #4a6aa140
 import ast, json, re, subprocess, sys
@@ -50,6 +51,33 @@ def test_outputs_are_stored_and_without_errors():
         text = json.dumps(outputs)
         assert not re.search(r'0x[0-9a-f]{9,}', text), f'{p}: a memory address in an output, which changes with every run'
         assert str(root) not in text and str(Path.home()) not in text, f'{p}: a path of this machine in an output'
+
+# %% ../nbs/tests/01_house.ipynb #a2d4725a
+def solution_faults(i: int, cell) -> list[str]:
+    "What the cell of solution `i` lacks."
+    faults, tree = [], ast.walk(ast.parse(cell.source))
+    if not cell.source.startswith(f'#| solution {i}\n'): faults.append(f'begins with {cell.source[:20]!r}')
+    elif not re.match(r'.*\n# \S', cell.source): faults.append('does not begin with its answer in words')
+    if not any(isinstance(node, ast.Assert) for node in tree): faults.append('asserts nothing')
+    if not cell.metadata.get('jupyter', {}).get('source_hidden'): faults.append('is not folded')
+    if cell.outputs: faults.append('stores an output')
+    return [f'solution {i} {fault}' for fault in faults]
+
+def exercise_faults(nb) -> list[str]:
+    "What a notebook lacks at its beginning and its end; an empty list for one that lacks nothing."
+    first, code, faults = nb.cells[0].source, [c for c in nb.cells if c.cell_type == 'code'], []
+    if not re.search(r'\*\*You\s+need:\*\*\s\S.*\*\*You\s+get:\*\*\s\S', first, re.S): faults.append('the first cell does not say "You need" and "You get"')
+    prose = '\n'.join(c.source for c in nb.cells if c.cell_type == 'markdown')
+    asked = [re.findall(r'^(\d+)\. \S', part, re.M) for part in re.split(r'^## Exercises$', prose, flags=re.M)[1:]]
+    if asked != [['1', '2', '3']]: faults.append(f'not three numbered exercises under one "## Exercises", but {asked}')
+    num_folded = sum('source_hidden' in c.metadata.get('jupyter', {}) or c.source.startswith('#| solution') for c in code)
+    if num_folded != 3: return faults + [f'{num_folded} solutions or folded cells']
+    return faults + [fault for i, cell in enumerate(code[-3:], 1) for fault in solution_faults(i, cell)]
+
+# %% ../nbs/tests/01_house.ipynb #f1850f26
+def test_exercises():
+    faults = {p.stem: exercise_faults(read(p)) for p in notebooks if p.parent == root / 'nbs'}
+    assert len(faults) > 60 and not any(faults.values()), '\n'.join(f'{name}: {"; ".join(said)}' for name, said in faults.items() if said)
 
 # %% ../nbs/tests/01_house.ipynb #ab27c689
 floors = {'config': (), 'core': ('config',), 'kernels': ('config',), 'text': ('config',), 'sampling': ('config', 'kernels'), 'model': ('config', 'kernels', 'text'),

@@ -42,7 +42,7 @@ class Row:
     def output(self): return self.all_token_ids[self.num_prompt_tokens:]
 
 # %% ../nbs/tests/51_processors.ipynb #f15dee92
-def test_penalties_equal_transformers(num_cases=1000, vocab_size=200, batch_size=20):
+def test_penalties_equal_transformers(num_cases=1000, vocab_size=200, batch_size=20):   # claim G5
     from transformers import RepetitionPenaltyLogitsProcessor
     rng, torch_rng, table = random.Random(0), torch.Generator().manual_seed(0), CountTable(vocab_size)
     some_tokens = lambda n: [min(vocab_size - 1, int(rng.paretovariate(0.7))) for _ in range(n)]       # a few come often
@@ -159,7 +159,7 @@ def as_bitmask(masks, vocab_size):
     bitmask = torch.stack([allowed_bitmask(masks[i], vocab_size) for i in rows]) if rows else None
     return {'bitmask': bitmask, 'bitmask_rows': rows}
 
-def test_all_stages_equal_the_definition(num_batches=120, vocab_size=60):
+def test_all_stages_equal_the_definition(num_batches=120, vocab_size=60):   # claim G4, claim G5
     rng, torch_rng = random.Random(2), torch.Generator().manual_seed(2)
     for number in range(num_batches):
         rows, masks = zip(*[random_row(rng, i, vocab_size) for i in range(rng.randint(1, 8))])
@@ -175,7 +175,7 @@ def test_all_stages_equal_the_definition(num_batches=120, vocab_size=60):
         assert torch.equal(logits, before)
 
 # %% ../nbs/tests/51_processors.ipynb #b391180a
-def test_rows_do_not_know_each_other(num_batches=60, vocab_size=300):
+def test_rows_do_not_know_each_other(num_batches=60, vocab_size=300):   # claim G1, claim G12
     rng, torch_rng, sample = random.Random(3), torch.Generator().manual_seed(3), Sampler()
     for number in range(num_batches):
         rows, masks = map(list, zip(*[random_row(rng, f'{number}/{i}', vocab_size) for i in range(rng.randint(1, 12))]))
@@ -196,7 +196,7 @@ def test_rows_do_not_know_each_other(num_batches=60, vocab_size=300):
         assert again.token_ids == [found.token_ids[i] for i in order]
 
 # %% ../nbs/tests/51_processors.ipynb #fac5ff3d
-def test_bad_words_never_appear(num_requests=300, num_steps=100, vocab_size=6):
+def test_bad_words_never_appear(num_requests=300, num_steps=100, vocab_size=6):   # claim G3
     rng, sample, allowed, drawn = random.Random(4), Sampler(), Counter(), set()
     word = lambda: [rng.randrange(vocab_size) for _ in range(rng.randint(1, 4))]
     lists = [[word() for _ in range(rng.randint(1, 3))] for _ in range(5)] + [[]]

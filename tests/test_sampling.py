@@ -77,7 +77,7 @@ def check_processors(num_cases, vocab_size=500):
     assert near_bars <= num_cases / 100
     return near_bars
 
-def test_processors_equal_transformers(): check_processors(1000)
+def test_processors_equal_transformers(): check_processors(1000)   # claim G9, claim G10
 
 # %% ../nbs/tests/50_sampling.ipynb #42959139
 def test_few_candidates_are_enough(num_cases=1000, vocab_size=5000):
@@ -147,7 +147,7 @@ def check_distributions(num_draws, vocab_size=60, num_seeds=500):
         assert p > 1e-5, (setting, p)
     return found
 
-def test_distributions(): check_distributions(200_000)
+def test_distributions(): check_distributions(200_000)   # claim G11, claim G12
 
 # %% ../nbs/tests/50_sampling.ipynb #63a16171
 def test_noise(num_rows=400, num_tokens=10_000):

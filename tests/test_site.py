@@ -4,8 +4,11 @@
 
 # %% auto #0
 __all__ = ['root', 'FEW', 'PAIRS', 'find_root', 'build', 'site', 'Asked', 'test_pages_load_nothing', 'test_links_lead_somewhere',
-           'test_formulas', 'build_one', 'test_formula_in_a_heading', 'test_what_stops_the_site_is_named',
-           'test_same_bytes', 'test_widget_on_the_site', 'contrast', 'test_pages_can_be_read']
+           'links_of', 'headings_of', 'whole', 'test_links_between_notebooks',
+           'test_notebooks_that_are_named_are_there', 'test_words_become_links',
+           'test_solutions_are_closed_and_read_as_text', 'test_formulas', 'build_one', 'test_formula_in_a_heading',
+           'test_what_stops_the_site_is_named', 'test_same_bytes', 'test_widget_on_the_site', 'contrast',
+           'test_pages_can_be_read']
 
 # %% ../nbs/tests/79_site.ipynb #867395e8
 import importlib, json, re, subprocess, sys
@@ -69,6 +72,76 @@ def test_links_lead_somewhere(site):
     asked = pages[site / 'nbs/21_kv_blocks.html']
     assert {'20_request.html', '../index.html', '30_rms_norm.html'} <= set(asked.links), 'before, contents, next'
     assert 'nbs/tests/70_widgets.html' in pages[site / 'index.html'].links and '../70_widgets.html' in pages[site / 'nbs/tests/70_widgets.html'].links
+
+# %% ../nbs/tests/79_site.ipynb #b9d9594f
+def links_of(nb) -> list[str]:
+    "Where the links of a notebook lead to: those of its Markdown outside of code, and those in the HTML among its outputs."
+    prose = re.sub(r'```.*?```|`[^`]*`', '', '\n'.join(c.source for c in nb.cells if c.cell_type == 'markdown'), flags=re.S)
+    shown = ''.join(''.join(o.get('data', {}).get('text/html', '')) for c in nb.cells for o in c.get('outputs', ()))
+    return re.findall(r'\]\(([^)\s]+)\)', prose) + re.findall(r'<a\b[^>]*?\bhref="([^"]+)"', prose + shown)
+
+def headings_of(nb) -> set[str]:
+    "The anchors of a notebook's headings, as JupyterLab and the site make them."
+    return {re.sub('[`*]', '', line).replace(' ', '-') for c in nb.cells if c.cell_type == 'markdown' for line in re.findall(r'^#+ +(.*\S)', c.source, re.M)}
+
+# %% ../nbs/tests/79_site.ipynb #0b1e8811
+@pytest.fixture(scope='module')
+def whole():
+    "The module that makes the site, and the site of all notebooks, read but not written."
+    sys.path.insert(0, str(root / 'tools'))
+    site_pages = importlib.import_module('site_pages')
+    return site_pages, site_pages.Site([p for p in (root / 'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts] + [root / 'index.ipynb'])
+
+def test_links_between_notebooks(whole):
+    _, site = whole
+    checked = 0
+    for page in site.pages:
+        for link in links_of(page.nb):
+            target, _, anchor = link.partition('#')
+            if re.match(r'\w+:', link): continue
+            there = (page.path.parent / target).resolve() if target else page.path
+            assert there.exists(), f'{page.path.relative_to(root)}: nothing is at {link}'
+            if there.suffix != '.ipynb': continue
+            led = ((root / page.html).parent / site.link(page, link).partition('#')[0]).resolve() if target else root / page.html
+            assert led == root / site.by_path[there].html, f'{page.path.relative_to(root)}: on the site {link} leads to {led}'
+            assert not anchor or anchor in headings_of(site.by_path[there].nb), f'{page.path.relative_to(root)}: no heading for {link}'
+            checked += 1
+    assert checked > 50
+
+# %% ../nbs/tests/79_site.ipynb #e6259483
+def test_notebooks_that_are_named_are_there(whole):
+    site_pages, site = whole
+    gone, checked = [], 0
+    for page in site.pages:
+        for cell in page.nb.cells:
+            prose = cell.source if cell.cell_type == 'markdown' else '\n'.join(re.findall(r'#.*', cell.source))
+            said = site_pages.NAME.findall(prose) + [m[0] for m in site_pages.NUMBERED.finditer(cell.source)]
+            for need in re.findall(r'\*\*You\s+need:\*\*.*?(?=\*\*You\s+get:|\Z)', prose, re.S): said += site_pages.LISTED.findall(need)
+            for words in said:
+                for name in [words] if site_pages.NAME.fullmatch(words) else site_pages.NUMBER.findall(words):
+                    checked += 1
+                    if site.named(name) is None: gone.append(f'{page.path.relative_to(root)}: {words!r}')
+    assert gone == [] and checked > 200
+
+# %% ../nbs/tests/79_site.ipynb #1e75ab6f
+def test_words_become_links(whole):
+    site_pages, site = whole
+    renderer = site_pages.Renderer(site.named('41_llama'), site)
+    links = lambda text: re.findall('href="([^"]+)"', site_pages.markdown(text, renderer))
+    assert links('notebooks 30 to 32, and notebook 3a') == ['30_rms_norm.html', '32_kv_write.html', '3a_c_kernels.html']
+    assert links('the notebook (33); 3b_linear, `nbs/22_scheduler.ipynb`, `70_browser`') == ['33_attention.html', '3b_linear.html', '22_scheduler.html', 'tests/70_browser.html']
+    assert links('**You need:** sizes (01), the kernels (30, 31). **You get:** it.') == ['01_config.html', '30_rms_norm.html', '31_rope.html']
+    assert links('[Notebook 11](11_tokenizer.ipynb#Where)') == ['11_tokenizer.html#Where'], 'one link, not one in another'
+    assert links('30 times, `30`, (31), notebook 41, notebook 3.5, notebook 30%, 1_000_000, Notebook 7') == []
+
+# %% ../nbs/tests/79_site.ipynb #40670c0c
+def test_solutions_are_closed_and_read_as_text(site, whole):
+    site_pages, of_whole = whole
+    found = re.findall(r'<details class="solution">(.*?)</details>', (site / 'nbs/20_request.html').read_text(), re.S)
+    assert [re.match(r'<summary>(.*?)</summary><p>[A-Z]', one)[1] for one in found] == ['Solution 1', 'Solution 2', 'Solution 3']
+    for one in found: assert one.count('<div class="code">') == 1 and not re.search('class="c1">#', one.partition('<div class="code">')[2].partition('\n')[0])
+    made = site_pages.solution_html('2', '# `p < q`, and\n# 2 ** 3 < 9: see 30_rms_norm.\nx = 1       # a comment\n', '', site_pages.Renderer(of_whole.named('41_llama'), of_whole))
+    assert '<p><code>p &lt; q</code>, and 2 ** 3 &lt; 9: see <a href="30_rms_norm.html">30_rms_norm</a>.</p><div class="code">' in made and '# a comment' in made
 
 # %% ../nbs/tests/79_site.ipynb #6ab86288
 def test_formulas(site):
@@ -153,8 +226,9 @@ def contrast(a: str, b: str) -> float:
 
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_pages_can_be_read(static, site, scheme):
-    for name in ('index', 'nbs/30_rms_norm'):
+    for name in ('index', 'nbs/30_rms_norm', 'nbs/20_request'):
         page = static.open(site / f'{name}.html', folder=site, color_scheme=scheme)
+        page.evaluate('document.querySelectorAll("details").forEach((one) => { one.open = true; })')
         pairs = page.evaluate(PAIRS)
         assert len(pairs) > 5
         assert [(f'{contrast(*pair):.2f}', *pair) for pair in pairs if contrast(*pair) < 4.5] == []

@@ -65,7 +65,7 @@ def fold_solutions(nb):
 def execute(path, flags=()):
     "Run the notebook at `path` in a fresh kernel; returns its cleaned JSON as a dict. Raises CellExecutionError."
     nb = nbformat.read(path, as_version=4)
-    client = Client(nb, timeout=900, kernel_name='python3', resources={'metadata': {'path': str(path.parent)}}, record_timing=False,
+    client = Client(nb, timeout=None if flags else 900, kernel_name='python3', resources={'metadata': {'path': str(path.parent)}}, record_timing=False,
                     store_widget_state=True, coalesce_streams=True, extra_arguments=['--log-level=ERROR'])
     client.skip = frozenset(get_config().tst_flags.split()) - set(flags)
     client.execute()

@@ -24,7 +24,13 @@ from llm_infer.viz.widget import page_state, widget_scripts
 
 WIDGET_STATE, WIDGET_VIEW = 'application/vnd.jupyter.widget-state+json', 'application/vnd.jupyter.widget-view+json'
 CHAPTERS = {'0': 'The package', '1': 'Text', '2': 'Scheduling and memory', '3': 'Kernels', '4': 'The model', '5': 'Sampling', '6': 'The engine',
-            '7': 'See it', '8': 'Designs compared', '9': 'More machines, more users', 'tests': 'The tests'}
+            '7': 'See it', '8': 'Designs compared', '9': 'More machines, more users', 'appendix': 'Appendix', 'tests': 'The tests'}
+APPENDIX = '97', '98', '99'     # numbers, words, proofs: to look something up
+NAME = re.compile(r'(?<![\w./-])(?:tests/)?\d[\da-z]_[a-z]\w*')                     # of a notebook: 3a_c_kernels, tests/70_browser
+NUMBER = re.compile(r'(?<![\w.])\d[\da-z](?!\w|[.,]\d|%)')                         # of one: 30, 3a
+NUMBERS = rf'{NUMBER.pattern}(?:(?:,|,? and|,? or|,? to)\s{NUMBER.pattern})*'
+NUMBERED = re.compile(rf'\b[Nn]otebooks?\s\(?{NUMBERS}')                            # notebook 30, notebooks 30 to 36, the notebook (3a)
+LISTED = re.compile(rf'\({NUMBERS}\)')                                              # of more than one: sizes (01), the model (41)
 FORMATTER = HtmlFormatter(cssclass='highlight')
 STYLE = (Path(__file__).parent / 'site_pages.css').read_text() + (
     HtmlFormatter(style='default').get_style_defs('.highlight').replace('.highlight { background: #f8f8f8; }', '') +
@@ -62,12 +68,14 @@ class Renderer(IPythonRenderer):
         return re.sub(r'(<a\b[^>]*?\bhref=")([^"]*)"', lambda m: f'{m[1]}{html.escape(self.site.link(self.page, html.unescape(m[2])))}"', made)
 
     def named(self, name, shown):
-        "`shown` as a link to the notebook that `name` names, if it names another one."
-        page = self.site.by_name.get(name.removeprefix('nbs/').removesuffix('.ipynb'))
+        "`shown` as a link to the notebook that `name` names, by its name or its number, if it names another one."
+        page = self.site.named(name)
         return shown if page is None or page is self.page else f'<a href="{relative(self.page, page)}">{shown}</a>'
 
-    def codespan(self, text): return self.named(text, super().codespan(text))
-    def text(self, text): return re.sub(r'\b(?:tests/)?\d[\da-z]_\w+\b', lambda m: self.named(m[0], m[0]), super().text(text))
+    def numbers(self, pattern, text): return pattern.sub(lambda m: NUMBER.sub(lambda n: self.named(n[0], n[0]), m[0]), text)
+    def codespan(self, text): return super().codespan(text) if NUMBER.fullmatch(text) else self.named(text, super().codespan(text))
+    def text(self, text): return self.numbers(NUMBERED, NAME.sub(lambda m: self.named(m[0], m[0]), super().text(text)))
+    def paragraph(self, text): return super().paragraph(self.numbers(LISTED, text) if '<strong>You need:</strong>' in text else text)
 
 
 def markdown(source, renderer):
@@ -92,6 +100,15 @@ def output_html(output, states, shown, renderer):
     return markdown(data['text/markdown'], renderer) if 'text/markdown' in data else text
 
 
+def solution_html(number, source, outputs, renderer):
+    "A solution, closed: the comment it begins with as text, in which only `code` and notebooks are more than words, and the rest of its source below."
+    words, code = re.fullmatch(r'((?:#[^\n]*\n?)*)(.*)', source, re.S).groups()
+    words = re.sub(r'^# ?', '', words, flags=re.M).replace('\n', ' ').strip()
+    told = ''.join(renderer.codespan(part) if i % 2 else renderer.text(part) for i, part in enumerate(re.split(r'`([^`]+)`', words)))
+    shown = f'<div class="code">{highlight(code, PythonLexer(), FORMATTER)}</div>' if code.strip() else ''
+    return f'<details class="solution"><summary>Solution {html.escape(number)}</summary><p>{told}</p>{shown}{outputs}</details>'
+
+
 def cell_html(cell, renderer, states, shown):
     "A cell as HTML; nothing for one that is hidden (`#| hide`) or empty. Directives are told in a small label."
     if cell.cell_type == 'markdown': return f'<section class="prose">{markdown(cell.source, renderer)}</section>'
@@ -103,7 +120,7 @@ def cell_html(cell, renderer, states, shown):
     label = next((f'<span class="label">{text}</span>' for flag, text in labels.items() if flag in flags), '')
     code = f'<div class="code">{label}{highlight(source, PythonLexer(), FORMATTER)}</div>' if source else ''
     outputs = ''.join(f'<div class="output">{output_html(o, states, shown, renderer)}</div>' for o in cell.outputs)
-    if 'solution' in flags: return f'<details class="solution"><summary>Solution {flags["solution"]}</summary>{code}{outputs}</details>'
+    if 'solution' in flags: return solution_html(flags['solution'], source, outputs, renderer)
     return f'<section>{code}{outputs}</section>' if code or outputs else ''
 
 
@@ -127,7 +144,8 @@ class Page:
         quote = re.search(r'^(?:> .*\n?)+', first, re.M)
         self.summary = re.sub(r'^> ', '', quote[0], flags=re.M).replace('\n', ' ').strip() if quote else ''
         self.number = path.stem.split('_')[0] if path.parent != root else ''
-        self.chapter = '' if path.parent == root else 'tests' if path.parent.name == 'tests' else path.stem[0]
+        own = 'appendix' if self.number in APPENDIX else path.stem[0]
+        self.chapter = '' if path.parent == root else 'tests' if path.parent.name == 'tests' else own
 
 
 class Site:
@@ -135,9 +153,15 @@ class Site:
     def __init__(self, paths):
         self.pages = [Page(p) for p in sorted(paths, key=lambda p: (p.parent != root, p.parent.name == 'tests', p.name))]
         self.by_name = {p.html.relative_to('nbs').with_suffix('').as_posix(): p for p in self.pages if p.chapter}
+        self.by_number = {p.number: p for p in self.pages if p.chapter not in ('', 'tests')}
         self.by_path = {p.path: p for p in self.pages}
         cfg = get_config()
         self.title, self.source = cfg.title, f'{cfg.git_url}/blob/{cfg.branch}/'
+
+    def named(self, name):
+        "The page that is called so: '3a_c_kernels', 'nbs/3a_c_kernels.ipynb', '3a', 'tests/70_browser', '70_browser'; None for another name."
+        name = name.removeprefix('nbs/').removesuffix('.ipynb')
+        return self.by_number.get(name) or self.by_name.get(name) or self.by_name.get(f'tests/{name}')
 
     def link(self, page, url):
         "Where a link in a notebook leads to: to a page of the site, or to the file in the repository."

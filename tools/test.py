@@ -1,9 +1,12 @@
-"""What `make test` runs: is everything in sync, does every notebook run, does every test pass? Ends with the seconds of each part.
+"""What `make test` runs: is everything in sync, does every chapter run, does every test pass? Ends with the seconds of each part.
 
     python tools/test.py              all parts
     python tools/test.py sync         package, tests and README are what the notebooks export, and notebooks are clean
-    python tools/test.py notebooks    every notebook runs, and its stored outputs are what it prints
+    python tools/test.py claims       every claim about inference has a cell that asserts it (tools/claims.py tells which)
+    python tools/test.py notebooks    every chapter's notebook runs, and its stored outputs are what it prints
     python tools/test.py pytest       the exported tests
+
+The notebooks in nbs/tests/ are not run here: what they hold is what pytest runs, and there at full size. `make run` runs them, too.
 """
 import os, shutil, subprocess, sys, time
 from pathlib import Path
@@ -29,9 +32,13 @@ def sync():
     return not changed
 
 
+def claims(): return subprocess.run([sys.executable, 'tools/claims.py', '--brief'], cwd=root).returncode == 0
+
+
 def notebooks():
     get_compiler()
-    return subprocess.run([sys.executable, 'tools/run.py', '--check', '--jobs', str(os.cpu_count() or 1)], cwd=root).returncode == 0
+    chapters = [*sorted(root.glob('nbs/*.ipynb')), root / 'index.ipynb']
+    return subprocess.run([sys.executable, 'tools/run.py', '--check', '--jobs', str(os.cpu_count() or 1), *chapters], cwd=root).returncode == 0
 
 
 def install(*packages):
@@ -70,7 +77,7 @@ def pytest():
     return subprocess.run(command, cwd=root, env={**os.environ, 'OMP_NUM_THREADS': '1'}).returncode == 0
 
 
-parts = {'sync': sync, 'notebooks': notebooks, 'pytest': pytest}
+parts = {'sync': sync, 'claims': claims, 'notebooks': notebooks, 'pytest': pytest}
 chosen, failed, lines = sys.argv[1:] or list(parts), [], []
 for name in chosen:
     print(f'== {name}', flush=True)

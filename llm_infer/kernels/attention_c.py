@@ -6,12 +6,10 @@
 __all__ = ['SIZES', 'PRODUCT_OF_ROWS', 'PRODUCT', 'FIND_ROWS', 'READ_ROWS', 'TURN_KEYS', 'PAIR_VALUES', 'WEIGHTS', 'VISIBLE_ONLY',
            'HIDE', 'STATE', 'SOFTMAX', 'CALL', 'LIST_TILES', 'READ_QUERIES', 'FIND_KEYS', 'SOFTMAX_OF_TILE', 'ATTEND',
            'WRITE_ROWS', 'NUM_PARTS', 'MERGE_PARTS', 'ITEMS', 'ATTEND_ALL', 'PAGED_ATTENTION', 'ATTENTION', 'ROWS',
-           'scratch', 'LOG2_E', 'paged_attention', 'layout', 'Scratch', 'attention_c_takes', 'attention_c',
-           'zeros_in_large_pages']
+           'scratch', 'LOG2_E', 'paged_attention', 'layout', 'Scratch', 'attention_c_takes', 'attention_c']
 
 # %% ../../nbs/3c_attention_c.ipynb #7232c1e5
-import mmap, threading
-from collections.abc import Sequence
+import threading
 from functools import lru_cache
 import torch
 from jaxtyping import Float, Int32
@@ -653,13 +651,3 @@ def attention_c(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
         seq_lens.data_ptr(), here.data_ptr(), tiles, parts, num_tokens, num_reqs, num_splits, num_threads,
         scale * LOG2_E, (soft_cap or 0.) * LOG2_E)
     return out
-
-# %% ../../nbs/3c_attention_c.ipynb #1e38f0ea
-def zeros_in_large_pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    "`torch.zeros` on the CPU for what is large and stays: in pages of 2 MiB, where the system has them (Linux: `madvise`)."
-    num_bytes = torch.Size(shape).numel() * dtype.itemsize
-    if num_bytes < 2 ** 22 or not hasattr(mmap, 'MADV_HUGEPAGE'): return torch.zeros(shape, dtype=dtype)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)   # the tensor keeps it
-    try: memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError: pass                                                             # a kernel without large pages
-    return torch.frombuffer(memory, dtype=dtype).view(shape)

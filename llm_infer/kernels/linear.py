@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'TILE', 'PACK', 'PLACES', 'RESULT', 'UNITS', 'PANEL', 'BLOCKS', 'ENTRIES', 'LINEAR', 'LINEAR_SOURCE',
-           'PANEL_ROWS', 'BLOCK_ROWS', 'FLOATS', 'for_all_rows', 'linear_functions', 'scratch', 'Weight',
+           'PANEL_ROWS', 'BLOCK_ROWS', 'Zeros', 'FLOATS', 'for_all_rows', 'linear_functions', 'scratch', 'Weight',
            'check_operands', 'check_rows', 'PackedWeight', 'OneDNNWeight', 'pack_panels', 'has_amx', 'pack_weight',
            'linear', 'linear_silu_and_mul']
 
 # %% ../../nbs/3b_linear.ipynb #a53dfdeb
 import ctypes, threading
+from collections.abc import Callable
 from functools import lru_cache
 import torch
 import torch.nn.functional as F
@@ -382,6 +383,7 @@ class Weight:
 
 # %% ../../nbs/3b_linear.ipynb #c0da5ca9
 PANEL_ROWS, BLOCK_ROWS = 32, 192     # as in the C source
+Zeros = Callable[..., Tensor]        # torch.zeros, or zeros in memory of another kind
 FLOATS = (torch.float32, torch.bfloat16)
 
 def check_operands(x: Tensor, weight: Weight, bias: Tensor | None, out_dtype: torch.dtype) -> None:
@@ -470,8 +472,8 @@ class OneDNNWeight(Weight):
         return OneDNNWeight(self.dense()[start:stop])
 
 # %% ../../nbs/3b_linear.ipynb #aa0c72c1
-def pack_panels(weight: Float[Tensor, "out_features in_features"], paired: bool = False) -> PackedWeight:
-    """A weight on the CPU, float32 or bfloat16, in panels for the C kernel. `paired`: its rows are gates, then as many ups.
+def pack_panels(weight: Float[Tensor, "out_features in_features"], paired: bool = False, zeros: Zeros = torch.zeros) -> PackedWeight:
+    """A weight on the CPU, float32 or bfloat16, in panels for the C kernel. `paired`: its rows are gates, then as many ups. `zeros`: gives the memory.
 
     Raises TypeError, or ValueError, for a type, a device or a number of rows that cannot be packed; OSError without a compiler."""
     if weight.dtype not in FLOATS: raise TypeError(f'a weight to pack must be float32 or bfloat16, got {weight.dtype}')
@@ -480,7 +482,7 @@ def pack_panels(weight: Float[Tensor, "out_features in_features"], paired: bool 
     if paired and out_features % 2: raise ValueError(f'gates and ups must be as many, got {out_features} rows')
     num_panels = -(-out_features // 2 // 16) if paired else -(-out_features // PANEL_ROWS)
     steps = (-(-in_features // 2), PANEL_ROWS, 2) if weight.dtype == torch.bfloat16 else (in_features, PANEL_ROWS)
-    weight, panels = weight.contiguous(), torch.zeros((num_panels, *steps), dtype=weight.dtype)
+    weight, panels = weight.contiguous(), zeros((num_panels, *steps), dtype=weight.dtype)
     packed = PackedWeight(panels, weight.shape, paired)
     packed._pack(packed._address, weight.data_ptr())
     return packed
@@ -490,10 +492,11 @@ def has_amx() -> bool:
     "Does this CPU multiply bfloat16 matrices in tiles?"
     return cpu_has('amx_bf16')
 
-def pack_weight(weight: Float[Tensor, "out_features in_features"], paired: bool = False) -> 'Tensor | Weight':
+def pack_weight(weight: Float[Tensor, "out_features in_features"], paired: bool = False, zeros: Zeros = torch.zeros) -> 'Tensor | Weight':
     """A weight on the CPU, float32 or bfloat16, in the form that `linear` is fastest with here: panels for the C kernel, oneDNN's form, or
-    as it is where the Triton kernels are meant. `paired`: its rows are gates, then as many ups, for `linear_silu_and_mul`."""
-    if use_c(weight) and not (weight.dtype == torch.bfloat16 and has_amx() and KERNELS == 'auto'): return pack_panels(weight, paired)
+    as it is where the Triton kernels are meant. `paired`: its rows are gates, then as many ups, for `linear_silu_and_mul`. `zeros`: gives
+    the panels' memory (`torch.zeros`, or large pages)."""
+    if use_c(weight) and not (weight.dtype == torch.bfloat16 and has_amx() and KERNELS == 'auto'): return pack_panels(weight, paired, zeros)
     if weight.device.type != 'cpu' or weight.dtype not in FLOATS: return weight
     meant = KERNELS == 'torch' or KERNELS == 'auto' and not INTERPRETED
     return OneDNNWeight(weight) if meant and torch.backends.mkldnn.is_available() else weight

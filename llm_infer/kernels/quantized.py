@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 from .c_compiler import c_function, c_library
-from .linear import BLOCKS, LINEAR, PACK, PANEL, PANEL_ROWS, RESULT, WORDS, PackedWeight, Weight, for_all_rows
+from .linear import BLOCKS, LINEAR, PACK, PANEL, PANEL_ROWS, RESULT, WORDS, PackedWeight, Weight, Zeros, for_all_rows
 
 # %% ../../nbs/3e_quantized_linear.ipynb #071ac016
 CODES = r'''
@@ -283,8 +283,9 @@ class QuantizedWeight(PackedWeight):
         return QuantizedWeight(self.kind, panels, shape, first_row=first_row)
 
     @classmethod
-    def from_blocks(cls, kind: str, blocks: UInt8[Tensor, "out_features bytes_per_row"], paired: bool = False) -> 'QuantizedWeight':
-        "The rows of a GGUF tensor, as bytes. `paired`: gates, then as many ups. Raises ValueError for blocks that are none of `kind`."
+    def from_blocks(cls, kind: str, blocks: UInt8[Tensor, "out_features bytes_per_row"], paired: bool = False,
+                    zeros: Zeros = torch.zeros) -> 'QuantizedWeight':
+        "The rows of a GGUF tensor, as bytes. `paired`: gates, then as many ups; `zeros`: gives the memory. Raises ValueError for blocks that are none of `kind`."
         if kind not in KINDS: raise ValueError(f'blocks must be of {", ".join(KINDS)}, got {kind!r}')
         out_features, row_bytes = blocks.shape
         size = KINDS[kind].block_bytes
@@ -294,7 +295,7 @@ class QuantizedWeight(PackedWeight):
         scales = blocks.view(out_features, num_units, size)[..., :2 + 2 * KINDS[kind].defines['MINIMUM']].contiguous().view(torch.float16)
         if not scales.isfinite().all(): raise ValueError(f'a block of {kind} has a scale that is infinite or NaN')
         num_panels = -(-out_features // 2 // 16) if paired else -(-out_features // PANEL_ROWS)
-        panels = torch.zeros((num_panels, num_units, KINDS[kind].panel_words), dtype=torch.int32)
+        panels = zeros((num_panels, num_units, KINDS[kind].panel_words), dtype=torch.int32)
         packed = cls(kind, panels, (out_features, 32 * num_units), paired)
         quantized_functions(kind, torch.float32)[0](packed._address, blocks.data_ptr())
         return packed

@@ -114,6 +114,7 @@ def place_tensors(cursor: Cursor, infos: list[tuple[str, tuple[int, ...], int, i
         if start + offset + num_bytes > size:
             cursor.refuse(f'tensor {name!r}: {num_bytes} bytes at {offset} are not in the {max(size - start, 0)} bytes of data')
         tensors[name], expected = GGUFTensor(name, shape, kind.name, start + offset, num_bytes), aligned(offset + num_bytes)
+    if size > start + expected: cursor.refuse(f'{size - start - expected} bytes follow the last tensor')
     return tensors
 
 # %% ../../nbs/42_gguf.ipynb #8ce205be

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..config import ModelConfig
 from ..kernels.attention_backends import paged
 from ..kernels.embedding import embedding, gather_rows
-from ..kernels.attention_c import zeros_in_large_pages
+from ..kernels.large_pages import LargePages
 from ..kernels.c_compiler import use_c
 from ..kernels.kv_write import rope_and_kv_write
 from ..kernels.linear import Weight, linear, linear_silu_and_mul, pack_weight
@@ -25,24 +25,24 @@ from ..kernels.rope import apply_rope, cos_sin_table, rope_inv_freq
 @runtime_checkable
 class Batch(Protocol):
     "What the model reads of a step: the scheduled tokens of all requests, one request after another."
-    input_ids: Int64[Tensor, "num_sched_tokens"]
+    input_ids: Int64[Tensor, "num_sched_tokens"]           # the tokens themselves
     positions: Int64[Tensor, "num_sched_tokens"]           # of each token in its own request
-    slot_mapping: Int64[Tensor, "num_sched_tokens"]        # where its K and V are written
+    slot_mapping: Int64[Tensor, "num_sched_tokens"]        # where each token's K and V are written
     block_table: Int32[Tensor, "num_reqs max_num_blocks_per_req"]   # where each request's K and V are read
     cu_seqlens: Int32[Tensor, "num_reqs+1"]                # request i's tokens are rows cu_seqlens[i] to cu_seqlens[i+1]
-    seq_lens: Int32[Tensor, "num_reqs"]                    # its tokens so far, those of this step included
+    seq_lens: Int32[Tensor, "num_reqs"]                    # request i's tokens so far, those of this step included
     logits_indices: Int64[Tensor, "num_sampled"]           # rows whose logits are wanted: each request's last ones, or none
-    logits_cu_seqlens: Int32[Tensor, "num_reqs+1"]         # request i's part of them
+    logits_cu_seqlens: Int32[Tensor, "num_reqs+1"]         # request i's wanted rows are entries logits_cu_seqlens[i] to logits_cu_seqlens[i+1]
 
 # %% ../../nbs/41_llama.ipynb #451c2eca
 class LayerWeights(NamedTuple):
     "The tensors of one layer; None where the model has no such tensor. A matrix may be a pack of the same shape."
-    input_norm: Float[Tensor, "hidden_size"]
-    qkv_proj: Float[Tensor, "qkv_size hidden_size"] | Weight
-    o_proj: Float[Tensor, "hidden_size q_size"] | Weight
-    post_attention_norm: Float[Tensor, "hidden_size"]
-    gate_up_proj: Float[Tensor, "2*intermediate_size hidden_size"] | Weight
-    down_proj: Float[Tensor, "hidden_size intermediate_size"] | Weight
+    input_norm: Float[Tensor, "hidden_size"]                                # the scales of the norm before attention
+    qkv_proj: Float[Tensor, "qkv_size hidden_size"] | Weight                # rows for the query heads, then the keys', then the values'
+    o_proj: Float[Tensor, "hidden_size q_size"] | Weight                    # from all query heads back to the stream
+    post_attention_norm: Float[Tensor, "hidden_size"]                       # the scales of the norm before the MLP
+    gate_up_proj: Float[Tensor, "2*intermediate_size hidden_size"] | Weight # rows for all gates, then for all ups
+    down_proj: Float[Tensor, "hidden_size intermediate_size"] | Weight      # from the MLP back to the stream
     qkv_bias: Float[Tensor, "qkv_size"] | None = None
     o_bias: Float[Tensor, "hidden_size"] | None = None
     gate_up_bias: Float[Tensor, "2*intermediate_size"] | None = None
@@ -73,7 +73,7 @@ def new_kv_cache(config: ModelConfig, num_blocks: int, block_size: int, dtype: t
     "An empty paged cache for keys ([:, 0]) and values ([:, 1]) of `num_blocks * block_size` tokens."
     shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
     if not use_c(torch.empty(0, dtype=dtype, device=device)): return torch.zeros(shape, dtype=dtype, device=device)
-    return zeros_in_large_pages([shape[i] for i in (0, 1, 2, 4, 3, 5)], dtype).transpose(3, 4)    # heads before offsets in memory
+    return LargePages().zeros([shape[i] for i in (0, 1, 2, 4, 3, 5)], dtype).transpose(3, 4)      # heads before offsets in memory
 
 # %% ../../nbs/41_llama.ipynb #1007c5a7
 def split_last_layer(layer: LayerWeights, q_size: int) -> tuple[LayerWeights, LayerWeights]:
@@ -85,7 +85,14 @@ def split_last_layer(layer: LayerWeights, q_size: int) -> tuple[LayerWeights, La
 
 # %% ../../nbs/41_llama.ipynb #f29c82fc
 class Llama:
-    "A decoder of the Llama family (Touvron et al., 2023) over a paged KV cache; `weights` as `load_weights` gives them."
+    """A decoder of the Llama family (Touvron et al., 2023) over a paged KV cache; `weights` as `load_weights` gives them.
+
+    A step's tensors. `x`: what goes into the next function, and comes out of it. `residual`: the stream that runs past the layers,
+    to which each half adds `x`. `qkv`: each token's query heads, key heads and value heads in a row. `q`: the query heads. `k`: the
+    key heads. `v`: the value heads. `kv`: key and value heads alone, which the last layer wants of every token. `attended`: what each
+    query head took from the values it saw. `gated`: silu(gate) * up. `rows`: of the tokens that are sampled, or their numbers.
+    `logits`: a score for each word of the vocabulary. `lm_head`: a row for each such word. `norm`: the scales of the last norm.
+    `cos_sin`: of each position, the cosines of its angles, then their sines."""
     def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor | Weight], max_model_len: int,
                  attention_backend: Callable = paged):
         if not 1 <= max_model_len <= config.max_position_embeddings:
@@ -140,12 +147,12 @@ class Llama:
 # %% ../../nbs/41_llama.ipynb #06f3ddb1
 def pack_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor | Weight]:
     "The weights of a model on the CPU with every matrix packed for `linear` and every norm in float32; empties `weights` as it goes."
-    tied, packed = weights['lm_head'] is weights['embed_tokens'], {}
+    tied, packed, pages = weights['lm_head'] is weights['embed_tokens'], {}, LargePages()
     if tied: del weights['embed_tokens']
     for name in list(weights):
         weight = weights.pop(name)
         if name.endswith('norm'): packed[name] = weight.float()
-        elif weight.ndim == 2 and name != 'embed_tokens': packed[name] = pack_weight(weight, paired=name.endswith('gate_up_proj'))
+        elif weight.ndim == 2 and name != 'embed_tokens': packed[name] = pack_weight(weight, name.endswith('gate_up_proj'), pages.zeros)
         else: packed[name] = weight
     if tied: packed['embed_tokens'] = packed['lm_head']
     return packed

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from ..config import ModelConfig
-from ..kernels.linear import Weight, pack_weight
+from ..kernels.large_pages import LargePages
+from ..kernels.linear import Weight, Zeros, pack_weight
 from ..kernels.quantized import KINDS, QuantizedWeight
 from .gguf import GGUFFile, check_tensors, hf_config, neighbours_to_halves, read_gguf, tensor_names
 from .weights import tensor_places
@@ -42,14 +43,14 @@ def stacked(file: GGUFFile, parts: list[Part], as_blocks: bool) -> np.ndarray:
     rows = [file.rows(part.name) if as_blocks else file.values(part.name) for part in parts]
     return np.concatenate([neighbours_to_halves(r, part.num_heads) if part.num_heads else r for r, part in zip(rows, parts)])
 
-def weight_of(file: GGUFFile, parts: list[Part], paired: bool, dtype: torch.dtype) -> Tensor | Weight:
+def weight_of(file: GGUFFile, parts: list[Part], paired: bool, dtype: torch.dtype, zeros: Zeros = torch.zeros) -> Tensor | Weight:
     "The engine's tensor that is made of `parts`: quantised where all have one type of KINDS, else in `dtype`; in float32 if it has one dimension."
     kinds = {file.tensors[part.name].type for part in parts}
     matrix = len(file.tensors[parts[0].name].shape) == 2
     if matrix and len(kinds) == 1 and kinds <= KINDS.keys():
-        return QuantizedWeight.from_blocks(*kinds, torch.from_numpy(stacked(file, parts, True)), paired)
+        return QuantizedWeight.from_blocks(*kinds, torch.from_numpy(stacked(file, parts, True)), paired, zeros)
     values = torch.from_numpy(stacked(file, parts, False))
-    return pack_weight(values.to(dtype), paired) if matrix else values
+    return pack_weight(values.to(dtype), paired, zeros) if matrix else values
 
 # %% ../../nbs/44_quantized_weights.ipynb #aacaa4b8
 def load_quantized(path: str | Path, config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, Tensor | Weight]:
@@ -59,8 +60,8 @@ def load_quantized(path: str | Path, config: ModelConfig, dtype: torch.dtype = t
     Raises GGUFError (naming file and cause) for a broken file, one that does not fit `config`, or a type that cannot be dequantised;
     ValueError where the C kernels cannot be compiled."""
     if dtype not in (torch.float32, torch.bfloat16): raise ValueError(f'dtype must be float32 or bfloat16, got {dtype}')
-    file = read_gguf(path)
-    try: weights = {target: weight_of(file, parts, target.endswith('gate_up_proj'), dtype) for target, parts in parts_by_target(file, config).items()}
+    file, pages = read_gguf(path), LargePages()
+    try: weights = {target: weight_of(file, parts, target.endswith('gate_up_proj'), dtype, pages.zeros) for target, parts in parts_by_target(file, config).items()}
     except OSError as error: raise ValueError(f'quantised weights need the C kernels: {error}') from error
     if config.tie_word_embeddings: weights['lm_head'] = weights['embed_tokens']
     return weights
