@@ -7,7 +7,7 @@ __all__ = ['share_of_step', 'ScheduledRequest', 'SchedulerOutput', 'plan_text', 
            'SchedulerObserver', 'release', 'send_back', 'preempt', 'drop_stopped', 'schedule_running', 'try_admit',
            'admit_waiting', 'match_tokens', 'append_tokens', 'finish', 'finish_all', 'RequestUpdate', 'record_step',
            'undo_step', 'check_request', 'publish', 'check_open', 'check_closed', 'set_limits', 'reset_prefix_cache',
-           'Scheduler', 'scheduler_html', 'check_scheduler', 'swap_out', 'swap_in', 'forget_copies']
+           'Scheduler', 'scheduler_text', 'scheduler_html', 'check_scheduler', 'swap_out', 'swap_in', 'forget_copies']
 
 # %% ../../nbs/22_scheduler.ipynb #47a39a1f
 from bisect import bisect_left, insort
@@ -505,8 +505,14 @@ class Scheduler:
     def has_unfinished_requests(self) -> bool: return bool(self.requests)
     def check_invariants(self) -> None: check_scheduler(self)
     def _repr_html_(self) -> str: return scheduler_html(self)
-    def __repr__(self) -> str:
-        return f'Scheduler after {self.num_steps} steps: {len(self.running)} running, {len(self.waiting)} waiting, {self.pool!r}, {self.host!r}'.removesuffix(', None')
+    def __repr__(self) -> str: return scheduler_text(self)
+
+# %% ../../nbs/22_scheduler.ipynb #506cc022
+def scheduler_text(scheduler: Scheduler) -> str:
+    "Where its requests stand, and its blocks, on one line."
+    host = f', {scheduler.host!r}' if scheduler.host else ''
+    return (f'Scheduler after {scheduler.num_steps} steps: {len(scheduler.running)} running, {len(scheduler.waiting)} waiting, '
+            f'{scheduler.pool!r}{host}')
 
 # %% ../../nbs/22_scheduler.ipynb #d74ee41b
 def scheduler_html(scheduler: Scheduler) -> str:

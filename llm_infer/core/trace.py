@@ -485,8 +485,9 @@ def decision_line(trace: Trace, step: Mapping[str, Any], blocks: bool = True) ->
         limit = f', limited by {p["limited_by"]}' if p['limited_by'] else ''
         parts.append(f'{name(p["request"])} {p["kind"]} {p["num_tokens"]} [{p["start"]}:{p["start"] + p["num_tokens"]}]{cached}{new}{limit}')
     said = [f'{step["num_tokens"]} of {step["token_budget"]} tokens', '; '.join(parts) or 'nobody runs']
-    said += [f'{name(e["request"])} preempted{" (swapped out)" if e.get("swapped") else ""} for {name(e["for"])}' + (f': {e["needed"]} needed, {e["free"]} free, gave back {e["blocks"]}, '
-             f'still cached {e["still_cached"]}' if blocks else '') for e in step['preempted']]
+    said += [f'{name(e["request"])} preempted{" (swapped out)" if e.get("swapped") else ""} for {name(e["for"])}'
+             + (f': {e["needed"]} needed, {e["free"]} free, gave back {e["blocks"]}, still cached {e["still_cached"]}' if blocks else '')
+             for e in step['preempted']]
     if step['admitted']: said.append('admitted ' + ', '.join(map(name, step['admitted'])))
     if step['stopped']:
         numbers = [f'{step["stopped"][k]} {k}' for k in ('needed', 'free', 'promised') if blocks and step['stopped'][k] is not None]
@@ -697,7 +698,8 @@ def branch_config(trace: Trace, step: int, changes: Mapping[str, Any]) -> tuple[
     if unknown: raise ValueError(f'{unknown[0]!r} is no limit; these are: {", ".join(known)}')
     if step > 1: return SchedulerConfig(**trace.config), dict(changes)
     occupied = bool(trace.initial['blocks'] or trace.initial['requests'])
-    fixed = [name for name in ('num_blocks', 'block_size', 'enable_prefix_caching', 'policy', 'max_model_len', 'preemption_mode', 'num_host_blocks') if name in changes]
+    fixed = [name for name in ('num_blocks', 'block_size', 'enable_prefix_caching', 'policy', 'max_model_len', 'preemption_mode',
+                               'num_host_blocks') if name in changes]
     if occupied and fixed: raise ValueError(f'{fixed[0]} cannot change: the recording began with blocks in use or cached')
     return SchedulerConfig(**{**trace.config, **changes}), {}
 

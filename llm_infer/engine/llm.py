@@ -243,7 +243,7 @@ def llm_html(llm: 'LLM') -> str:
                  f'{c.num_kv_heads} K/V heads, vocab_size {c.vocab_size}',
         'weights': f'{weight_form(llm.runner.eager_model)}, {str(cache.dtype)[6:]} on {llm.runner.device}',
         'KV cache': f'[{shape}]: {limits.num_blocks * limits.block_size} tokens, {cache.nbytes / 2**20:.1f} MiB',
-        **({} if llm.runner.host_cache is None else {'swap space': f'{limits.num_host_blocks} blocks, {llm.runner.host_cache.nbytes / 2**20:.1f} MiB of host memory'}),
+        **({} if (host := llm.runner.host_cache) is None else {'swap space': f'{len(host)} blocks, {host.nbytes / 2**20:.1f} MiB of host memory'}),
         'limits': f'{limits.max_model_len} tokens a sequence, '
                   f'{limits.token_budget} tokens and {limits.max_num_seqs} requests a step',
         'now': f'{len(scheduler.running)} requests run, {len(scheduler.waiting)} wait, '
@@ -273,7 +273,8 @@ class LLM(OfflineEngine):
                  kv_cache_memory_bytes: int | None = None, num_gpu_blocks_override: int | None = None, max_num_seqs: int = 256,
                  max_num_batched_tokens: int = 2048, max_num_scheduled_tokens: int | None = None,
                  enable_prefix_caching: bool = True, enable_chunked_prefill: bool = True, scheduling_policy: str = 'fcfs',
-                 long_prefill_token_threshold: int = 0, preemption_mode: str = 'recompute', swap_space: float | None = None, attention_backend: str = 'paged', enforce_eager: bool | None = None,
+                 long_prefill_token_threshold: int = 0, preemption_mode: str = 'recompute', swap_space: float | None = None,
+                 attention_backend: str = 'paged', enforce_eager: bool | None = None,
                  generation_config: str = 'auto', quantization: str | None = None, **unknown):
         refuse_unknown('LLM', unknown, LLM.__init__)
         if skip_tokenizer_init and tokenizer is not None:

@@ -228,7 +228,6 @@ class ModelRunner:
         self.sampler.forget(request_ids)
 
     def __repr__(self) -> str:
-        shape = ', '.join(map(str, self.kv_cache.shape))
-        dtype, size = str(self.kv_cache.dtype)[6:], self.kv_cache.nbytes / 2**20
+        shape, dtype, size = ', '.join(map(str, self.kv_cache.shape)), str(self.kv_cache.dtype)[6:], self.kv_cache.nbytes / 2**20
         host = '' if self.host_cache is None else f', {len(self.host_cache)} blocks in host memory'
         return f'ModelRunner(kv_cache=[{shape}] {dtype} on {self.device}, {size:.2f} MiB{host})'
