@@ -30,6 +30,7 @@ OF_A_STEP: dict[str, str] = {
     'num_sampled': 'rows whose logits are wanted, or rows that the sampler draws for',
     'num_blocks': 'blocks of the KV cache',
     'block_size': 'tokens in a block',
+    'num_host_blocks': 'places in host memory for the blocks of requests that were swapped out',
     'max_num_blocks_per_req': 'columns of the block table: the most blocks that a request of the step holds',
     'num_reqs_plus_1': '`num_reqs + 1`: where each request begins, and the end',
     'num_computed_tokens': 'tokens of a request whose keys and values are in the cache',
