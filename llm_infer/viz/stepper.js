@@ -42,7 +42,11 @@ function advance(o, run) {
     if (e.what === 'add') { reset(e.request, 'waiting'); o.known[e.request] = run.requests[e.request].num_prompt_tokens; }
     if (e.what === 'end') { o.tables[e.request] = []; o.status[e.request] = e.reason; }
   }
-  for (const i of step.waiting) reset(i, 'waiting');
+  if (last.cancelled) for (const e of last.preempted) o.done[e.request] = 0;
+  for (const i of step.waiting) {                        // one that waits keeps what host memory keeps
+    const kept = o.status[i] === 'waiting' || about(step.preempted, i)?.swapped ? o.done[i] : 0;
+    reset(i, 'waiting'); o.done[i] = kept;
+  }
   for (const i of step.admitted) reset(i, 'running');
   for (const p of step.parts) {
     for (const b of p.blocks) { o.last[b] = [p.i, o.tables[p.i].length]; o.tables[p.i].push(b); }
@@ -216,7 +220,7 @@ function render({model, el}) {
     set(bar, step.parts.map(p => h('span', {class: 'st-part', 'data-r': p.i, title: label(p), style: {...paintOf(p.i), ...phase(p.kind), flexBasis: `${100 * p.count / budget}%`}},
       fits(label(p), p.count * wide) || (p.count * wide > 11 ? p.letter : ''))), bit('st-rest', fits(`${num(rest)} unused`, rest * wide)));
     const over = total() && at === total() - 1 && !step.waiting.length && step.running.every(i => about(step.finished, i)), chips = [], chip = (kind, ...words) => chips.push(h('span', {class: 'st-chip', style: {'--edge': `var(--li-${kind})`}}, words)), s = step.stopped;
-    for (const p of step.preempted) chip('preempted', tag(p.request), ' preempted for ', tag(p.for), `: ${many(p.needed, 'block')} needed, ${p.free} free`);
+    for (const p of step.preempted) chip('preempted', tag(p.request), ' preempted for ', tag(p.for), `: ${many(p.needed, 'block')} needed, ${p.free} free${p.swapped ? `, ${p.swapped} of its own to host memory` : ''}`);
     if (s) chip('preempted', tag(s.request), ' kept waiting by ', h('b', {}, limitName(s.by)), s.needed ? `: needs ${s.needed}, ${s.free - s.promised} to be had` : '');
     for (const p of step.parts) if (p.limit) chip('chunk', tag(p.i), ' cut by ', 'the ', h('b', {}, limitName(p.limit).replace(/\)$/, ` ${num(step.token_budget)})`)));
     for (const p of step.parts) if (p.cached) chip('cached', tag(p.i), ` ${many(p.cached, 'token')} from the prefix cache`);
