@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['SAYS', 'REGIONS', 'CUT', 'SHOWN', 'STEPS', 'scripted_run', 'small_run', 'long_run', 'expected', 'open_text',
-           'test_stepping_without_kernel', 'test_hover_and_click', 'full_house', 'test_nothing_is_cut',
-           'test_bar_button_and_no_engine', 'try_what_if', 'try_living_engine', 'test_in_jupyterlab', 'test_long_run']
+           'test_stepping_without_kernel', 'test_swapped_requests_keep_what_they_have', 'test_hover_and_click',
+           'full_house', 'test_nothing_is_cut', 'test_bar_button_and_no_engine', 'try_what_if', 'try_living_engine',
+           'test_in_jupyterlab', 'test_long_run']
 
 # %% ../nbs/tests/71_stepper.ipynb #da0e1b13
 import json, os
@@ -28,10 +29,10 @@ def scripted_run(config, arrivals, most_steps=10**9):
             scheduler.update(plan, {part.request.request_id: [draw.randrange(1000)] for part in plan.scheduled if part.is_sampled})
     return trace
 
-def small_run():
+def small_run(**limits):
     "26 steps in 12 blocks: chunks, prefix hits, one preemption, a return."
     common = list(range(100, 132))
-    return scripted_run(SchedulerConfig(num_blocks=12, max_model_len=128, max_num_seqs=4, max_num_batched_tokens=32), [
+    return scripted_run(SchedulerConfig(num_blocks=12, max_model_len=128, max_num_seqs=4, max_num_batched_tokens=32, **limits), [
         (1, Request('r0', common + [1, 2, 3, 4], max_tokens=20)), (2, Request('r1', common + list(range(200, 240)), max_tokens=24)),
         (4, Request('r2', common + [7, 8, 9], max_tokens=18)), (6, Request('r3', list(range(300, 345)), max_tokens=12))])
 
@@ -102,6 +103,29 @@ def test_stepping_without_kernel(static, tmp_path):
     assert page.evaluate('scrollY') == scrolled
     root.locator('summary', has_text='What if').click()
     expect(root.get_by_role('status')).to_contain_text('needs a running kernel')
+    static.check()
+
+# %% ../nbs/tests/71_stepper.ipynb #eabebb01
+def test_swapped_requests_keep_what_they_have(static, tmp_path):
+    "What host memory keeps of a preempted request stays computed while it waits, and is not computed again."
+    from llm_infer.viz.stepper import SchedulerStepper
+    trace = small_run(preemption_mode='swap', num_host_blocks=12)
+    assert any(event.get('swapped') for step in trace.steps for event in step['preempted'])
+    page = static.open(SchedulerStepper(trace).save_html(tmp_path / 'swap.html'), as_file=True, viewport={'width': 932, 'height': 640})
+    root, kept = page.locator('.li-stepper'), 0
+    open_text(root)
+    root.press('Home')
+    for number in range(1, len(trace) + 1):
+        state, parts = trace.step(number).state, {part['request']: part['num_tokens'] for part in trace.steps[number - 1]['scheduled']}
+        assert root.evaluate(SAYS) == expected(trace, number), number
+        rows = root.evaluate("(root) => [...root.querySelectorAll('.st-text tr')].slice(1).map((r) => [...r.cells].map((c) => c.textContent))")
+        for row in rows:
+            i = next(i for i, r in enumerate(trace.requests) if r['id'] == row[0])
+            if i not in state.num_computed: continue
+            assert row[3] == str(state.num_computed[i] + parts.get(i, 0)), (number, row)      # the page shows what the step leaves
+            kept += not state.tables.get(i) and state.num_computed[i] > 0
+        root.press('ArrowRight')
+    assert kept, 'nobody waited with something kept'
     static.check()
 
 # %% ../nbs/tests/71_stepper.ipynb #359bf4fa
