@@ -6,7 +6,8 @@
 __all__ = ['needs_c', 'TOLERANCE', 'LONG', 'SANITIZED', 'nan_for_empty', 'c_error', 'test_c_equals_the_loop', 'test_c_head_sizes',
            'test_c_window_and_cap', 'test_c_any_number_of_splits', 'test_c_large_and_small_scores',
            'test_c_chunks_are_equal_to_the_bit', 'test_c_offsets_beyond_32_bits', 'test_who_takes_the_c_kernel',
-           'built_with', 'short_grid', 'flags_here', 'test_c_builds', 'test_c_under_sanitizers']
+           'built_with', 'short_grid', 'flags_here', 'every_build', 'test_c_builds', 'run_sanitized',
+           'test_c_under_sanitizers']
 
 # %% ../nbs/tests/3c_attention_c.ipynb #0e7a5689
 import os, shlex, shutil, subprocess, sys
@@ -24,9 +25,12 @@ needs_c = pytest.mark.skipif(not c_compiler.c_works(), reason='needs a C compile
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 # %% ../nbs/tests/3c_attention_c.ipynb #73156c84
+@contextmanager
 def nan_for_empty():
-    "`torch.empty_like` gives NaN."
-    return patch.object(torch, 'empty_like', lambda x, **options: torch.full(x.shape, torch.nan, dtype=x.dtype))
+    "New tensors are NaN until they are written."
+    torch.use_deterministic_algorithms(True)
+    try: yield
+    finally: torch.use_deterministic_algorithms(False)
 
 def c_error(requests, num_heads, num_kv_heads, block_size, head_dim=16, layout='plain', dtype=torch.float32, num_splits=0, **variation):
     "The largest difference between the C kernel and the loop in float64, over the largest result."
@@ -129,9 +133,9 @@ def test_who_takes_the_c_kernel():
 
 # %% ../nbs/tests/3c_attention_c.ipynb #1351211a
 @contextmanager
-def built_with(compiler, *options):
-    "C kernels are built by `compiler`, with these in place of -march=native."
-    cached = c_compiler.compiler, c_compiler.c_library, paged_attention
+def built_with(function, compiler, *options):
+    "C kernels are built by `compiler`, with these in place of -march=native; `function` keeps one, and does not meanwhile."
+    cached = c_compiler.compiler, c_compiler.c_library, function
     for function in cached: function.cache_clear()
     kept = [o for o in c_compiler.OPTIONS if not o.startswith('-march')]
     with patch.dict(os.environ, CC=compiler), patch.object(c_compiler, 'OPTIONS', [*kept, *options]): yield
@@ -151,30 +155,39 @@ def flags_here():
     cpu = Path('/proc/cpuinfo')
     return cpu.read_text().split() if cpu.exists() else []
 
-@needs_c
-@pytest.mark.parametrize('compiler', ['gcc', 'clang'])
-@pytest.mark.parametrize('march,flag', [('native', ''), ('x86-64', 'sse2'), ('x86-64-v3', 'avx2'), ('x86-64-v4', 'avx512f')])
-def test_c_builds(compiler, march, flag):
-    if not shutil.which(compiler): pytest.skip(f'{compiler} is not installed')
-    if flag and flag not in flags_here(): pytest.skip(f'this CPU has no {flag}')
-    with built_with(compiler, f'-march={march}', '-Wall', '-Wextra', '-Werror', '-Wno-unused-function', '-Wno-gcc-compat', '-Wno-unknown-warning-option'):
-        short_grid()
+def every_build(test):
+    "A test of a `compiler` and the `options` for a CPU, for each pair that this machine has."
+    cpus = [('native', ''), ('x86-64', 'sse2'), ('x86-64-v3', 'avx2'), ('x86-64-v4', 'avx512f')]
+    def built(compiler, march, flag):
+        if not shutil.which(compiler): pytest.skip(f'{compiler} is not installed')
+        if flag and flag not in flags_here(): pytest.skip(f'this CPU has no {flag}')
+        test(compiler, [f'-march={march}', '-Wall', '-Wextra', '-Werror', '-Wno-unused-function', '-Wno-gcc-compat', '-Wno-unknown-warning-option'])
+    return needs_c(pytest.mark.parametrize('compiler', ['gcc', 'clang'])(pytest.mark.parametrize('march,flag', cpus)(built)))
+
+@every_build
+def test_c_builds(compiler, options):
+    with built_with(paged_attention, compiler, *options): short_grid()
 
 # %% ../nbs/tests/3c_attention_c.ipynb #7f20d995
 SANITIZED = '''
 import sys
 sys.path[:0] = ['.', 'tests']
-from test_attention_c import built_with, short_grid
-with built_with('gcc', '-march=native', '-O1', '-g', '-fsanitize=address,undefined', '-fno-sanitize-recover=all'): short_grid()
+from test_attention_c import built_with
+from MODULE import FUNCTION, short_grid
+with built_with(FUNCTION, 'gcc', '-march=native', '-O1', '-g', '-fsanitize=address,undefined', '-fno-sanitize-recover=all'): short_grid()
 print('clean')
 '''
 
-@needs_c
-def test_c_under_sanitizers():
+def run_sanitized(module, function):
+    "Runs a test module's `short_grid` in a process that watches each address; `function` keeps the library."
     if not shutil.which('gcc'): pytest.skip('gcc is not installed')
     found = subprocess.run(['gcc', '-print-file-name=libasan.so'], capture_output=True, text=True).stdout.strip()
     if not Path(found).is_absolute(): pytest.skip('gcc has no address sanitizer here')
     root = next(p for p in Path(globals().get('__file__', Path.cwd() / 'x')).resolve().parents if (p / 'settings.ini').exists())
     environment = os.environ | {'LD_PRELOAD': found, 'ASAN_OPTIONS': 'detect_leaks=0', 'LLM_INFER_KERNELS': 'torch', 'TRITON_INTERPRET': '1'}
-    run = subprocess.run([sys.executable, '-c', SANITIZED], capture_output=True, text=True, cwd=root, env=environment)
+    code = SANITIZED.replace('MODULE', module).replace('FUNCTION', function)
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=root, env=environment)
     assert run.returncode == 0 and run.stdout == 'clean\n', run.stdout + run.stderr
+
+@needs_c
+def test_c_under_sanitizers(): run_sanitized('test_attention_c', 'paged_attention')

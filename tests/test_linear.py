@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from llm_infer.kernels import linear as module
 from llm_infer.kernels.c_compiler import OPTIONS, VECTORS, c_works, cpu_features
-from llm_infer.kernels.linear import LINEAR_SOURCE, OneDNNWeight, linear, linear_silu_and_mul, pack_panels, pack_weight
+from llm_infer.kernels.linear import LINEAR_SOURCE, OneDNNWeight, linear, linear_silu_and_mul, onednn_packs, pack_panels, pack_weight
 from llm_infer.kernels.quantized import KINDS, QUANTIZED_SOURCE, QuantizedWeight
 from llm_infer.kernels.silu_and_mul import silu_and_mul
 
@@ -189,6 +189,7 @@ def test_quantised_pairs_rows_and_gather(kind):
 @both_types
 def test_onednn(dtype):
     weight, x, bias = numbers(70, 33, dtype=dtype), numbers(9, 33, dtype=dtype, seed=1), numbers(70, dtype=dtype, seed=2)
+    if not onednn_packs(dtype): pytest.skip(f'oneDNN packs no {dtype} on this CPU')
     packed = OneDNNWeight(weight)
     assert torch.equal(packed.dense(), weight) and torch.equal(packed.gather(torch.tensor([69, 0])), weight[[69, 0]])
     assert torch.equal(packed.rows(5, 40).dense(), weight[5:40])
@@ -207,9 +208,12 @@ def test_choice_of_form(monkeypatch):
     if c_works():
         assert chosen('auto') == chosen('c') == chosen('auto', amx=True) == 'PackedWeight'
         assert chosen('c', amx=True, dtype=torch.bfloat16) == 'PackedWeight'
-    if torch.backends.mkldnn.is_available():
-        assert chosen('auto', c=False) == chosen('torch', c=False) == 'OneDNNWeight'
-        assert chosen('auto', amx=True, dtype=torch.bfloat16) == 'OneDNNWeight'
+    for dtype in (torch.float32, torch.bfloat16):
+        form = 'OneDNNWeight' if onednn_packs(dtype) else 'Tensor'
+        assert chosen('auto', c=False, dtype=dtype) == chosen('torch', c=False, dtype=dtype) == form
+    assert chosen('auto', amx=True, dtype=torch.bfloat16) == form
+    monkeypatch.setattr(torch.backends.mkldnn, 'is_available', lambda: False)
+    assert chosen('auto', c=False) == 'Tensor'
     assert chosen('auto', interpreted=True, c=False) == chosen('triton', c=False) == chosen('torch', c=False, dtype=torch.float16) == 'Tensor'
 
 def test_dense_weights_are_as_ever():

@@ -58,6 +58,15 @@ def get_compiler():
     if not any(map(shutil.which, names)): print('WARNING: NO C COMPILER, SO NO KERNEL IN C IS TESTED. Install the package gcc.')
 
 
+def get_clang():
+    "Install Clang beside the compiler there is, where we may: the kernels in C are tested with both."
+    if shutil.which('clang'): return
+    install('clang', 'libomp-dev')
+    if not shutil.which('clang'): return print('no Clang found: the kernels in C are tested with one compiler')
+    version = subprocess.run(['clang', '-dumpversion'], capture_output=True, text=True).stdout.split('.')[0]
+    install(f'libclang-rt-{version}-dev')                  # the sanitizers; Debian keeps them apart
+
+
 def get_chromium():
     "Install Debian's chromium where there is no browser and we may; say what is missing where we may not."
     names = 'chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable', os.environ.get('CHROMIUM') or 'chromium'
@@ -71,6 +80,7 @@ def get_chromium():
 def pytest():
     "A worker per core, each with one thread: most tests are too small to keep several threads busy."
     get_compiler()
+    get_clang()
     get_chromium()
     workers = min(os.cpu_count() or 1, 8)
     command = [sys.executable, '-m', 'pytest', '-q', 'tests', '--durations=5', f'--numprocesses={workers}', '--dist=worksteal']

@@ -6,7 +6,7 @@
 __all__ = ['SIZES', 'PRODUCT_OF_ROWS', 'PRODUCT', 'FIND_ROWS', 'READ_ROWS', 'TURN_KEYS', 'PAIR_VALUES', 'WEIGHTS', 'VISIBLE_ONLY',
            'HIDE', 'STATE', 'SOFTMAX', 'CALL', 'LIST_TILES', 'READ_QUERIES', 'FIND_KEYS', 'SOFTMAX_OF_TILE', 'ATTEND',
            'WRITE_ROWS', 'NUM_PARTS', 'MERGE_PARTS', 'ITEMS', 'ATTEND_ALL', 'PAGED_ATTENTION', 'ATTENTION', 'ROWS',
-           'scratch', 'LOG2_E', 'paged_attention', 'layout', 'Scratch', 'attention_c_takes', 'attention_c']
+           'scratch', 'LOG2_E', 'paged_attention', 'Scratch', 'attention_c_takes', 'attention_c']
 
 # %% ../../nbs/3c_attention_c.ipynb #7232c1e5
 import threading
@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from jaxtyping import Float, Int32
 from torch import Tensor
-from .c_compiler import c_function, c_library
+from .c_compiler import c_function, c_library, c_numbers
 
 # %% ../../nbs/3c_attention_c.ipynb #4a2cd1b2
 SIZES = r'''
@@ -596,12 +596,6 @@ def paged_attention(head_dim: int, dtype: torch.dtype):
     library = c_library(ATTENTION, HEAD_DIM=head_dim, BFLOAT16=int(dtype == torch.bfloat16), ROWS=ROWS)
     return c_function(library, 'paged_attention', 'p' * 10 + 'iiiiff')
 
-# %% ../../nbs/3c_attention_c.ipynb #91b8d248
-@lru_cache(maxsize=256)
-def layout(*sizes_and_strides: int) -> Tensor:
-    "The C struct `Layout`: num_kv_heads, group, block_size, table_stride, 2 strides of q, 3 of keys, 3 of values, window."
-    return torch.tensor(sizes_and_strides, dtype=torch.int64)
-
 # %% ../../nbs/3c_attention_c.ipynb #f4ed15f6
 class Scratch(threading.local):
     "Memory for the lists of a call: grows when needed, and stays for this thread's next call."
@@ -611,10 +605,10 @@ class Scratch(threading.local):
         "Addresses of room for so many tiles, and floats of parts."
         if num_tiles > self.num_tiles:
             self.num_tiles = 2 * num_tiles
-            self.tiles = torch.empty((self.num_tiles, 4), dtype=torch.int32)
+            self.tiles = torch.empty((self.num_tiles, 4), dtype=torch.int32, device='cpu')
         if num_floats > self.num_floats:
             self.num_floats = num_floats
-            self.parts = torch.empty(num_floats)
+            self.parts = torch.empty(num_floats, device='cpu')
         return self.tiles.data_ptr(), self.parts.data_ptr()
 
 scratch = Scratch()
@@ -622,8 +616,8 @@ scratch = Scratch()
 # %% ../../nbs/3c_attention_c.ipynb #e8d47779
 def attention_c_takes(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor) -> bool:
     "Can `attention_c` read these? All of one type, and the numbers of a head side by side."
-    return (q.dtype == key_cache.dtype == value_cache.dtype and q.stride(2) == key_cache.stride(3) == value_cache.stride(3) == 1
-            and (block_table.stride(1) == 1 or block_table.shape[1] <= 1))
+    return (q.dtype == key_cache.dtype == value_cache.dtype and q.stride()[2] == key_cache.stride()[3] == value_cache.stride()[3] == 1
+            and (block_table.stride()[1] == 1 or block_table.shape[1] <= 1))
 
 # %% ../../nbs/3c_attention_c.ipynb #9a861bae
 LOG2_E = 1.4426950408889634   # exp(x) = exp2(x * LOG2_E)
@@ -640,14 +634,14 @@ def attention_c(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
     (num_tokens, num_heads, head_dim), (_, block_size, num_kv_heads, _) = q.shape, key_cache.shape
     if scale <= 0: raise ValueError(f'scale must be above 0, got {scale}')
     group, num_reqs, num_threads = num_heads // num_kv_heads, seq_lens.shape[0], torch.get_num_threads()
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    here = layout(num_kv_heads, group, block_size, block_table.stride(0), *q.stride()[:2], *key_cache.stride()[:3],
-                  *value_cache.stride()[:3], sliding_window or 0)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    layout = c_numbers(num_kv_heads, group, block_size, block_table.stride(0), *q.stride()[:2], *key_cache.stride()[:3],
+                       *value_cache.stride()[:3], sliding_window or 0)
     num_tiles = num_tokens * group // ROWS + num_reqs
     num_parts = max(8 * num_threads, num_tiles * num_kv_heads * num_splits)
     tiles, parts = scratch.of(num_tiles, num_parts * ROWS * (head_dim + 34))      # 2 numbers, and up to 31 of padding
     paged_attention(head_dim, q.dtype)(
         out.data_ptr(), q.data_ptr(), key_cache.data_ptr(), value_cache.data_ptr(), block_table.data_ptr(), cu_seqlens.data_ptr(),
-        seq_lens.data_ptr(), here.data_ptr(), tiles, parts, num_tokens, num_reqs, num_splits, num_threads,
+        seq_lens.data_ptr(), layout, tiles, parts, num_tokens, num_reqs, num_splits, num_threads,
         scale * LOG2_E, (soft_cap or 0.) * LOG2_E)
     return out

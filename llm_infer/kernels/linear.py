@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['WORDS', 'TILE', 'PACK', 'PLACES', 'RESULT', 'UNITS', 'PANEL', 'BLOCKS', 'ENTRIES', 'LINEAR', 'LINEAR_SOURCE',
            'PANEL_ROWS', 'BLOCK_ROWS', 'Zeros', 'FLOATS', 'for_all_rows', 'linear_functions', 'scratch', 'Weight',
-           'check_operands', 'check_rows', 'PackedWeight', 'OneDNNWeight', 'pack_panels', 'has_amx', 'pack_weight',
-           'linear', 'linear_silu_and_mul']
+           'check_operands', 'check_rows', 'PackedWeight', 'onednn_packs', 'OneDNNWeight', 'pack_panels', 'has_amx',
+           'pack_weight', 'linear', 'linear_silu_and_mul']
 
 # %% ../../nbs/3b_linear.ipynb #a53dfdeb
 import ctypes, threading
@@ -346,7 +346,7 @@ _scratch = threading.local()
 def scratch(num_bytes: int) -> int:
     "The address of this thread's memory for packed activations, kept from call to call."
     if getattr(_scratch, 'size', 0) < num_bytes:
-        _scratch.memory, _scratch.size = torch.empty(num_bytes, dtype=torch.uint8), num_bytes
+        _scratch.memory, _scratch.size = torch.empty(num_bytes, dtype=torch.uint8, device='cpu'), num_bytes
         _scratch.address = _scratch.memory.data_ptr()
     return _scratch.address
 
@@ -375,7 +375,7 @@ class Weight:
 
     def dense(self) -> Float[Tensor, "out_features in_features"]:
         "The weight as a tensor, as it was."
-        return self.gather(torch.arange(self.shape[0]))
+        return self.gather(torch.arange(self.shape[0], device=self.device))
 
     def __repr__(self) -> str:
         kind = self.kind or str(self.dtype).removeprefix('torch.')
@@ -408,7 +408,7 @@ class PackedWeight(Weight):
         self.panels, self.shape, self.paired, self.first_row = panels, torch.Size(shape), paired, first_row
         self.dtype, self.device, self.nbytes = panels.dtype, panels.device, panels.nbytes
         self._computed = first_row + self.shape[0]               # columns that C computes; the first ones are cut off
-        self._matrix = torch.tensor([panels.data_ptr(), self._computed, self.shape[1], len(panels), paired])    # as C's struct
+        self._matrix = torch.tensor([panels.data_ptr(), self._computed, self.shape[1], len(panels), paired], device='cpu')    # as C's struct
         self._address = self._matrix.data_ptr()
         self._functions()
 
@@ -418,7 +418,8 @@ class PackedWeight(Weight):
 
     def multiply(self, x: Tensor, bias: Tensor | None, out_dtype: torch.dtype, gated: bool = False) -> Tensor:
         check_operands(x, self, bias, out_dtype)
-        if x.dim() != 2 or x.stride(1) != 1:
+        strides = x.stride()
+        if len(strides) != 2 or strides[1] != 1:
             out = self.multiply(x.reshape(-1, x.shape[-1]).contiguous(), bias, out_dtype, gated)
             return out.reshape(*x.shape[:-1], out.shape[1])
         num_rows = x.shape[0]
@@ -426,14 +427,14 @@ class PackedWeight(Weight):
         if bias is not None:
             if self.first_row or bias.stride(0) != 1: bias = F.pad(bias, (self.first_row, 0)).contiguous()
             types += 2 * (bias.dtype is torch.bfloat16)
-        out = torch.empty((num_rows, self._computed >> gated), dtype=out_dtype)
+        out = torch.empty((num_rows, self._computed >> gated), dtype=out_dtype, device=self.device)
         if num_rows:
-            self._linear[x.dtype](self._address, x.data_ptr(), x.stride(0), num_rows, None if bias is None else bias.data_ptr(), out.data_ptr(),
+            self._linear[x.dtype](self._address, x.data_ptr(), strides[0], num_rows, None if bias is None else bias.data_ptr(), out.data_ptr(),
                                   types, scratch(min(num_rows, BLOCK_ROWS) * self._row_bytes))
         return out[:, self.first_row:] if self.first_row else out
 
     def gather(self, ids: Int64[Tensor, "num_ids"]) -> Float[Tensor, "num_ids in_features"]:
-        out, ids, wrong = torch.empty((len(ids), self.shape[1]), dtype=self.dtype), ids.contiguous(), ctypes.c_int64()
+        out, ids, wrong = torch.empty((len(ids), self.shape[1]), dtype=self.dtype, device=self.device), ids.contiguous(), ctypes.c_int64()
         self._gather(self._address, self.first_row, ids.data_ptr(), len(ids), out.data_ptr(), ctypes.addressof(wrong))
         if wrong.value: raise IndexError(f'rows must be from 0 to {self.shape[0] - 1}, got {int(ids.min())} to {int(ids.max())}')
         return out
@@ -448,6 +449,11 @@ class PackedWeight(Weight):
         return PackedWeight(panels, shape, first_row=first_row)
 
 # %% ../../nbs/3b_linear.ipynb #67117401
+def onednn_packs(dtype: torch.dtype) -> bool:
+    "Has oneDNN a packed form for this type on this CPU? For bfloat16 it wants AVX-512."
+    if not torch.backends.mkldnn.is_available(): return False
+    return dtype == torch.float32 or dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
 class OneDNNWeight(Weight):
     "A weight in oneDNN's layout, float32 or bfloat16, on the CPU."
     def __init__(self, weight: Float[Tensor, "out_features in_features"]):
@@ -499,7 +505,7 @@ def pack_weight(weight: Float[Tensor, "out_features in_features"], paired: bool 
     if use_c(weight) and not (weight.dtype == torch.bfloat16 and has_amx() and KERNELS == 'auto'): return pack_panels(weight, paired, zeros)
     if weight.device.type != 'cpu' or weight.dtype not in FLOATS: return weight
     meant = KERNELS == 'torch' or KERNELS == 'auto' and not INTERPRETED
-    return OneDNNWeight(weight) if meant and torch.backends.mkldnn.is_available() else weight
+    return OneDNNWeight(weight) if meant and onednn_packs(weight.dtype) else weight
 
 # %% ../../nbs/3b_linear.ipynb #b9de2c7b
 def linear(x: Float[Tensor, "*rows in_features"], weight: 'Tensor | Weight',

@@ -63,7 +63,7 @@ def project_heads(x: Float[Tensor, "num_sched_tokens hidden_size"], layer: Layer
     "Q, K and V of every token by one GEMM, as heads: views of its result (where a model norms Q and K, these two are new)."
     qkv = linear(x, layer.qkv_proj, layer.qkv_bias)
     heads = num_heads + 2 * num_kv_heads
-    q, k, v = qkv.unflatten(1, (heads, qkv.shape[1] // heads)).split([num_heads, num_kv_heads, num_kv_heads], 1)
+    q, k, v = qkv.view(x.shape[0], heads, qkv.shape[1] // heads).split_with_sizes([num_heads, num_kv_heads, num_kv_heads], 1)
     if layer.q_norm is not None: q, k = rms_norm(q, layer.q_norm, eps), rms_norm(k, layer.k_norm, eps)
     return q, k, v
 
