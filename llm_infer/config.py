@@ -305,6 +305,9 @@ class SchedulerConfig:
 
 # %% ../nbs/01_config.ipynb #60d56232
 def cache_folder() -> Path:
-    "Where models and compiled kernels are kept: $LLM_INFER_CACHE, else llm_infer under $XDG_CACHE_HOME or ~/.cache."
-    if place := os.environ.get('LLM_INFER_CACHE'): return Path(place).expanduser().absolute()
-    return Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser().absolute() / 'llm_infer'
+    """Where models and compiled kernels are kept: $LLM_INFER_CACHE, else llm_infer under $XDG_CACHE_HOME or ~/.cache.
+    Raises OSError where there is no home folder to keep them in."""
+    named = os.environ.get('LLM_INFER_CACHE')
+    place = Path(named) if named else Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache', 'llm_infer')
+    try: return place.expanduser().absolute()
+    except RuntimeError as error: raise OSError(f'no folder for models and kernels, {place}: {error} Name one in LLM_INFER_CACHE.') from None

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['needs_c', 'TOLERANCE', 'LONG', 'SANITIZED', 'nan_for_empty', 'c_error', 'test_c_equals_the_loop', 'test_c_head_sizes',
-           'test_c_window_and_cap', 'test_c_any_number_of_splits', 'test_c_large_and_small_scores',
-           'test_c_chunks_are_equal_to_the_bit', 'test_c_offsets_beyond_32_bits', 'test_who_takes_the_c_kernel',
-           'built_with', 'short_grid', 'flags_here', 'every_build', 'test_c_builds', 'run_sanitized',
-           'test_c_under_sanitizers']
+           'test_c_window_and_cap', 'test_c_any_number_of_splits', 'test_c_in_other_surroundings',
+           'test_c_large_and_small_scores', 'test_c_chunks_are_equal_to_the_bit', 'test_c_offsets_beyond_32_bits',
+           'test_who_takes_the_c_kernel', 'built_with', 'short_grid', 'flags_here', 'every_build', 'test_c_builds',
+           'run_sanitized', 'test_c_under_sanitizers']
 
 # %% ../nbs/tests/3c_attention_c.ipynb #0e7a5689
 import os, shlex, shutil, subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -36,7 +37,7 @@ def c_error(requests, num_heads, num_kv_heads, block_size, head_dim=16, layout='
     "The largest difference between the C kernel and the loop in float64, over the largest result."
     q, cu_seqlens, seq_lens, keys, values, want = batch(tuple(requests), num_heads, num_kv_heads, head_dim, dtype, **variation)
     caches = paged(keys, values, block_size, layout)
-    assert attention_c_takes(q, *caches)
+    assert attention_c_takes(q, *caches, cu_seqlens, seq_lens)
     with nan_for_empty(), patch.object(torch, 'get_num_threads', lambda: 3):
         got = attention_c(q, *caches, cu_seqlens, seq_lens, head_dim ** -.5, **variation, num_splits=num_splits)
     assert got.dtype == dtype and got.is_contiguous() and not got.isnan().any() and got[cu_seqlens[-1]:].count_nonzero() == 0
@@ -78,6 +79,28 @@ def test_c_any_number_of_splits(num_splits):
     for dtype, tolerance in TOLERANCE.items():
         for requests in (LONG, *some_batches.values()):
             for shape in ('group 1', 'group 8'): assert c_error(requests, *SHAPES[shape], 16, dtype=dtype, num_splits=num_splits) < tolerance
+
+# %% ../nbs/tests/3c_attention_c.ipynb #a63f9618
+@needs_c
+def test_c_in_other_surroundings():
+    q, cu_seqlens, seq_lens, keys, values, want = batch(tuple(LONG), 6, 2, 64, torch.float32)
+    caches = paged(keys, values, 16, 'plain')
+    near = lambda got: (got - want).abs().max() < 1e-5
+    with ThreadPoolExecutor(1) as fresh, patch.object(triton_compat, 'KERNELS', 'c'), patch.object(c_compiler, 'KERNELS', 'c'):   # a thread without scratch memory
+        torch.set_default_dtype(torch.bfloat16)
+        try: assert near(fresh.submit(attention_c, q, *caches, cu_seqlens, seq_lens, 64 ** -.5, num_splits=3).result())
+        finally: torch.set_default_dtype(torch.float32)
+        assert fresh.submit(lambda: attention_c_module.scratch.parts.dtype).result() == torch.float32
+        twice = torch.stack([seq_lens, seq_lens], 1)
+        assert not attention_c_takes(q, *caches, cu_seqlens, twice[:, 0]) and near(attention(q, *caches, cu_seqlens, twice[:, 0], 64 ** -.5))
+    nothing = attention_c(q[:0], *caches[:2], caches[2][:0], cu_seqlens[:1], seq_lens[:0], 1.)
+    assert nothing.shape == (0, 6, 64)
+    broken = q.clone()
+    broken[5, 3] = torch.nan
+    got = attention_c(broken, *caches, cu_seqlens, seq_lens, 64 ** -.5)
+    assert got[5, 3].isnan().all()
+    got[5, 3] = want[5, 3].float()
+    assert near(got)
 
 # %% ../nbs/tests/3c_attention_c.ipynb #9b8441f6
 @needs_c

@@ -123,6 +123,10 @@ def test_types_and_shapes():
     with pytest.raises(ValueError, match=r'x must be a CPU tensor of \[..., 31\]'): linear(x[..., :30], packed)
     with pytest.raises(ValueError, match='bias must have 40 numbers'): linear(x, packed, torch.zeros(39))
     with pytest.raises(TypeError, match='weight to pack must be'): pack_panels(weight.half())
+    one = pack_panels(numbers(6, 1))
+    assert error(linear(numbers(8, 4).T[:, :1], one), numbers(8, 4).T[:, :1], numbers(6, 1)) < 1e-5       # a column whose stride is not 1
+    for shape in ((0, 5), (6, 0)):
+        with pytest.raises(ValueError, match=f'must have rows and columns, got {shape[0]} x {shape[1]}'): pack_panels(torch.zeros(shape))
     with pytest.raises(ValueError, match='gates and ups'): pack_panels(weight[:39], paired=True)
 
 # %% ../nbs/tests/3b_linear.ipynb #e7dd70a9

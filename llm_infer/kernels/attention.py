@@ -366,5 +366,5 @@ def attention(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
         raise ValueError(f'sliding_window must be 1 or more, or None, got {sliding_window}')
     if soft_cap is not None and soft_cap <= 0: raise ValueError(f'soft_cap must be above 0, or None, got {soft_cap}')
     form = attention_triton if use_triton(q) else attention_torch
-    if form is attention_torch and use_c(q) and attention_c_takes(q, key_cache, value_cache, block_table): form = attention_c
+    if form is attention_torch and use_c(q) and attention_c_takes(q, key_cache, value_cache, block_table, cu_seqlens, seq_lens): form = attention_c
     return form(q, key_cache, value_cache, block_table, cu_seqlens, seq_lens, scale, sliding_window, soft_cap)

@@ -454,7 +454,8 @@ static void attend(const Call *call, const Item *item, const Item *next, State *
 # %% ../../nbs/3c_attention_c.ipynb #a227527d
 WRITE_ROWS = r'''
 static void write_row(const Call *call, const Item *item, int row, const float *weighted, float sum) {
-  const float scale = sum > 0.f ? 1.f / sum : 0.f;
+  const int sees = num_visible(call, item->tile, row) > 0;         // something; then no sum is a query or a product that is no number
+  const float scale = sum > 0.f ? 1.f / sum : sees ? NAN : 0.f;
   number padded[DIMS] ALIGNED;
   UNROLL for (int i = 0; i < DIMS; i += 2 * LANES) {
     floats first = load(weighted + i) * scale;
@@ -599,7 +600,7 @@ def paged_attention(head_dim: int, dtype: torch.dtype):
 # %% ../../nbs/3c_attention_c.ipynb #f4ed15f6
 class Scratch(threading.local):
     "Memory for the lists of a call: grows when needed, and stays for this thread's next call."
-    num_tiles = num_floats = 0
+    num_tiles = num_floats = -1
 
     def of(self, num_tiles: int, num_floats: int) -> tuple[int, int]:
         "Addresses of room for so many tiles, and floats of parts."
@@ -608,16 +609,18 @@ class Scratch(threading.local):
             self.tiles = torch.empty((self.num_tiles, 4), dtype=torch.int32, device='cpu')
         if num_floats > self.num_floats:
             self.num_floats = num_floats
-            self.parts = torch.empty(num_floats, device='cpu')
+            self.parts = torch.empty(num_floats, dtype=torch.float32, device='cpu')
         return self.tiles.data_ptr(), self.parts.data_ptr()
 
 scratch = Scratch()
 
 # %% ../../nbs/3c_attention_c.ipynb #e8d47779
-def attention_c_takes(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor) -> bool:
-    "Can `attention_c` read these? All of one type, and the numbers of a head side by side."
+def attention_c_takes(q: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, cu_seqlens: Tensor, seq_lens: Tensor) -> bool:
+    "Can `attention_c` read these? All of one type, and the numbers of a head side by side; tables and lengths in int32, in order."
+    if not (block_table.dtype is cu_seqlens.dtype is seq_lens.dtype is torch.int32): return False
     return (q.dtype == key_cache.dtype == value_cache.dtype and q.stride()[2] == key_cache.stride()[3] == value_cache.stride()[3] == 1
-            and (block_table.stride()[1] == 1 or block_table.shape[1] <= 1))
+            and (block_table.stride()[1] == 1 or block_table.shape[1] <= 1)
+            and cu_seqlens.is_contiguous() and seq_lens.is_contiguous())
 
 # %% ../../nbs/3c_attention_c.ipynb #9a861bae
 LOG2_E = 1.4426950408889634   # exp(x) = exp2(x * LOG2_E)

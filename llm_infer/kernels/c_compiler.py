@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TYPES', 'BFLOAT16', 'EXP2', 'TRANSPOSE', 'VECTORS', 'OPTIONS', 'shuffles', 'cpu_features', 'compiler', 'cpu_has',
-           'multiplies_bfloat16', 'CompilerError', 'run_compiler', 'build', 'c_library', 'c_function', 'c_numbers',
-           'go_without_c', 'c_works', 'use_c', 'build_kernels']
+           'multiplies_bfloat16', 'CompilerError', 'run_compiler', 'compile_to', 'build', 'load_library', 'c_library',
+           'c_function', 'c_numbers', 'go_without_c', 'c_works', 'use_c', 'build_kernels']
 
 # %% ../../nbs/3a_c_kernels.ipynb #f3d0e26e
 import ctypes, hashlib, os, platform, shlex, shutil, subprocess, tempfile, warnings
@@ -121,10 +121,16 @@ def shuffles() -> str:
         order = [i // 2 + lanes * (i % 2) for i in range(2 * lanes)]
         for name, picked in (('zip_low', order[:lanes]), ('zip_high', order[lanes:])):
             indices = ', '.join(map(str, picked))
-            lines.append((lanes, f'INLINE words {name}(words a, words b) {{ return __builtin_shufflevector(a, b, {indices}); }}'))
+            lines.append((lanes, f'INLINE words {name}(words a, words b) {{ return SHUFFLE(a, b, {indices}); }}'))
     return '\n'.join(f'#if LANES == {lanes}\n{line}\n#endif' for lanes, line in lines)
 
-TRANSPOSE = shuffles() + r'''
+TRANSPOSE = r'''
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else                                            // GCC has had this one long before version 12
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (words){__VA_ARGS__})
+#endif
+''' + shuffles() + r'''
 INLINE void transpose(words tile[LANES]) {
   words next[LANES];
   UNROLL for (int round = 1; round < LANES; round *= 2) {
@@ -153,7 +159,9 @@ def cpu_features() -> str:
 def compiler() -> tuple[tuple[str, ...], str] | None:
     "The C compiler's command and its version: $CC, else cc, gcc or clang; None where there is none."
     named = os.environ.get('CC')
-    for command in [shlex.split(named)] if named else [['cc'], ['gcc'], ['clang']]:
+    try: commands = [shlex.split(named)] if named else [['cc'], ['gcc'], ['clang']]
+    except ValueError: return None                 # a quote that does not end
+    for command in commands:
         if not command or not shutil.which(command[0]): continue
         try: said = subprocess.run([*command, '--version'], capture_output=True, text=True, timeout=60)
         except (OSError, subprocess.SubprocessError): continue
@@ -179,42 +187,60 @@ def run_compiler(command: list[str]) -> None:
     except subprocess.SubprocessError as error: raise CompilerError(f'{command[0]}: {error}') from None
     if done.returncode: raise CompilerError(f'{command[0]} failed ({done.returncode}): {(done.stderr or done.stdout).strip()[:1500]}')
 
+def compile_to(library: Path, source: str, command: list[str]) -> None:
+    "Compile `source` by `command` to `library`, which then is there as a whole, also after a power cut. Raises CompilerError, or OSError from the folder."
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix='build-') as work:
+        file, made = Path(work, 'kernel.c'), Path(work, 'kernel.so')
+        file.write_text(source)
+        run_compiler([*command, str(file), '-o', str(made), '-lm'])
+        with open(made, 'rb+') as f: os.fsync(f.fileno())
+        os.replace(made, library)
+
 def build(source: str, options: list[str], folder: Path) -> Path:
-    "The shared library made of `source`, in `folder`; found there if it was made before. Raises CompilerError, or OSError from the folder."
+    """The shared library made of `source`, in `folder`; found there if it was made before. Where the compiler has no OpenMP, a warning
+    says that kernels have one thread. Raises CompilerError, or OSError from the folder."""
     found = compiler()
     if found is None: raise CompilerError(f'no C compiler: {os.environ["CC"]!r}, named by $CC, does not run' if os.environ.get('CC')
                                           else 'no C compiler: none of cc, gcc and clang is here')
     command, version = found
-    key = hashlib.sha256(repr((source, options, command, version, cpu_features())).encode()).hexdigest()[:24]
-    library = folder / f'{key}.so'
-    if library.exists(): return library
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix='build-') as work:
-        file, made = Path(work, 'kernel.c'), Path(work, 'kernel.so')
-        file.write_text(source)
-        try: run_compiler([*command, *options, '-fopenmp', str(file), '-o', str(made), '-lm'])
-        except CompilerError:                      # Apple's Clang has no OpenMP: then one thread
-            run_compiler([*command, *options, str(file), '-o', str(made), '-lm'])
-        os.replace(made, library)
+    for threads in (['-fopenmp'], []):             # asked for each time: it may have been installed since
+        key = hashlib.sha256(repr((source, [*options, *threads], command, version, cpu_features())).encode()).hexdigest()[:24]
+        library = folder / f'{key}.so'
+        try:
+            if not library.exists(): compile_to(library, source, [*command, *options, *threads])
+        except CompilerError:
+            if not threads: raise
+        else: break
+    if not threads: warnings.warn(f'{command[0]} has no OpenMP here: kernels in C use one thread (for Clang, install libomp)', stacklevel=2)
     return library
 
 # %% ../../nbs/3a_c_kernels.ipynb #294f4700
+def load_library(source: str, options: list[str], folder: Path) -> ctypes.CDLL:
+    "`build`, and load; a library that cannot be loaded is damaged, and is built again, once. Raises CompilerError, or OSError from the folder."
+    path = build(source, options, folder)
+    try: return ctypes.CDLL(str(path))
+    except OSError: path.unlink(missing_ok=True)
+    path = build(source, options, folder)
+    try: return ctypes.CDLL(str(path))
+    except OSError as error: raise CompilerError(f'what {compiler()[0][0]} built cannot be loaded: {error}') from None
+
 _no_cache = []      # the folder of this process's own builds, where the cache cannot be written to
 
 @lru_cache(maxsize=None)
 def c_library(source: str, **defines: int | str) -> ctypes.CDLL:
     """`VECTORS` and `source` compiled for this machine with -Dname=value for each of `defines`, from the cache where it was built before.
 
-    Raises OSError, with what the compiler said, where it cannot be built. PyTorch is loaded first, so that both share its OpenMP threads."""
+    Raises OSError, with what the compiler said, where it cannot be built. PyTorch is loaded first, so that what GCC builds shares its
+    OpenMP threads (what Clang builds brings its own)."""
     options = [*OPTIONS, *(f'-D{name}={value}' for name, value in defines.items())]
-    try: path = build(VECTORS + source, options, cache_folder() / 'kernels')
+    try: return load_library(VECTORS + source, options, cache_folder() / 'kernels')
     except CompilerError: raise
     except OSError as error:                       # the folder's
         if not _no_cache:
             warnings.warn(f'C kernels are not kept for the next time: {error}', stacklevel=2)
             _no_cache.append(tempfile.TemporaryDirectory(prefix='llm_infer-kernels-', ignore_cleanup_errors=True))
-        path = build(VECTORS + source, options, Path(_no_cache[0].name))
-    return ctypes.CDLL(str(path))
+        return load_library(VECTORS + source, options, Path(_no_cache[0].name))
 
 def c_function(library: ctypes.CDLL, name: str, signature: str):
     """The library's `void name(...)`, ready to be called. `signature`: a letter for each argument: p a pointer (`tensor.data_ptr()`),

@@ -27,7 +27,6 @@ WORDS = r'''
 #define BLOCK_ROWS 192                           // of x, whose words stay in the second cache: at most
 #define BLOCK_WORDS (128 * 1024)                 // 512 KB
 #define OWN_WORDS (24 * 1024)                    // 96 KB: of a tile that each thread packs for itself
-#define DEPTH_WORDS 1024                         // of a row at a time
 #define PREFETCH 4096                            // bytes ahead of the reading, where every weight is read once
 #if LANES == 16
 #define LARGEST_TILE 12                          // rows: 24 of 32 registers hold sums
@@ -36,6 +35,7 @@ WORDS = r'''
 #else
 #define LARGEST_TILE 1                           // 8 of 16
 #endif
+#define DEPTH_WORDS (LARGEST_TILE > 3 ? 1024 : 288)   // of a row at a time; small tiles come back to a panel so often that it must stay in the first cache
 
 #if PAIRS
 INLINE floats multiply_add(floats sum, words x, words weight) { return dot(sum, x, weight); }
@@ -419,7 +419,7 @@ class PackedWeight(Weight):
     def multiply(self, x: Tensor, bias: Tensor | None, out_dtype: torch.dtype, gated: bool = False) -> Tensor:
         check_operands(x, self, bias, out_dtype)
         strides = x.stride()
-        if len(strides) != 2 or strides[1] != 1:
+        if len(strides) != 2 or strides[1] != 1 and x.shape[1] > 1:
             out = self.multiply(x.reshape(-1, x.shape[-1]).contiguous(), bias, out_dtype, gated)
             return out.reshape(*x.shape[:-1], out.shape[1])
         num_rows = x.shape[0]
@@ -434,7 +434,7 @@ class PackedWeight(Weight):
         return out[:, self.first_row:] if self.first_row else out
 
     def gather(self, ids: Int64[Tensor, "num_ids"]) -> Float[Tensor, "num_ids in_features"]:
-        out, ids, wrong = torch.empty((len(ids), self.shape[1]), dtype=self.dtype, device=self.device), ids.contiguous(), ctypes.c_int64()
+        out, ids, wrong = torch.empty((len(ids), self.shape[1]), dtype=self.dtype, device=self.device), ids.long().contiguous(), ctypes.c_int64()
         self._gather(self._address, self.first_row, ids.data_ptr(), len(ids), out.data_ptr(), ctypes.addressof(wrong))
         if wrong.value: raise IndexError(f'rows must be from 0 to {self.shape[0] - 1}, got {int(ids.min())} to {int(ids.max())}')
         return out
@@ -485,6 +485,7 @@ def pack_panels(weight: Float[Tensor, "out_features in_features"], paired: bool 
     if weight.dtype not in FLOATS: raise TypeError(f'a weight to pack must be float32 or bfloat16, got {weight.dtype}')
     if weight.device.type != 'cpu': raise ValueError(f'a weight to pack must be on the CPU, got one on {weight.device}')
     out_features, in_features = weight.shape
+    if 0 in weight.shape: raise ValueError(f'a weight to pack must have rows and columns, got {out_features} x {in_features}')
     if paired and out_features % 2: raise ValueError(f'gates and ups must be as many, got {out_features} rows')
     num_panels = -(-out_features // 2 // 16) if paired else -(-out_features // PANEL_ROWS)
     steps = (-(-in_features // 2), PANEL_ROWS, 2) if weight.dtype == torch.bfloat16 else (in_features, PANEL_ROWS)

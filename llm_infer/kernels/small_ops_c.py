@@ -46,16 +46,27 @@ INLINE void scale_row(number *restrict out, const float *restrict x, const float
 
 # %% ../../nbs/3d_small_ops_c.ipynb #6499a4c4
 NORMS = r'''
-// `out` is contiguous. `x` is [tokens][heads][size] with strides in numbers, the last one 1; `row_buffer` is `size` floats a thread.
-void rms_norm(void *out, void *x, void *weight, void *row_buffer, int64_t tokens, int64_t heads, int64_t size, int64_t token_stride,
-              int64_t head_stride, float eps) {
+#define PART 256                                 // numbers that are widened at a time
+
+INLINE float sum_of_squares_of(const number *x, int64_t size) {
+  float sum = 0, wide[PART];
+  for (int64_t start = 0; start < size; start += PART) {
+    int64_t count = size - start < PART ? size - start : PART;
+    for (int64_t i = 0; i < count; i++) wide[i] = widen(x[start + i]);
+    sum += sum_of_squares(wide, count);
+  }
+  return sum;
+}
+
+// `out` is contiguous. `x` is [tokens][heads][size] with strides in numbers, the last one 1.
+void rms_norm(void *out, void *x, void *weight, int64_t tokens, int64_t heads, int64_t size, int64_t token_stride, int64_t head_stride, float eps) {
   int64_t rows = tokens * heads;
   #pragma omp parallel for schedule(static) if (rows * size > 16384)
   for (int64_t row = 0; row < rows; row++) {
     const number *from = (const number *)x + row / heads * token_stride + row % heads * head_stride;
-    float *buffer = (float *)row_buffer + omp_get_thread_num() * size;
-    for (int64_t i = 0; i < size; i++) buffer[i] = widen(from[i]);
-    scale_row((number *)out + row * size, buffer, weight, size, eps);
+    number *to = (number *)out + row * size;
+    float scale = 1.f / sqrtf(sum_of_squares_of(from, size) / size + eps);
+    for (int64_t i = 0; i < size; i++) to[i] = narrow(widen(from[i]) * scale * ((const float *)weight)[i]);
   }
 }
 
@@ -76,11 +87,12 @@ void add_rms_norm(void *x, void *residual, void *weight, int64_t rows, int64_t s
 def functions(is_bfloat16: bool):
     "The three functions, built for one type."
     library = c_library(NUMBERS + NORMS + ROTATION, BFLOAT16=int(is_bfloat16))
-    return (c_function(library, 'rms_norm', 'ppppiiiiif'), c_function(library, 'add_rms_norm', 'pppiif'),
+    return (c_function(library, 'rms_norm', 'pppiiiiif'), c_function(library, 'add_rms_norm', 'pppiif'),
             c_function(library, 'rope_and_kv_write', 'p' * 9 + 'i'))
 
-def contiguous_floats(weight: Float[Tensor, "hidden_size"]) -> Float[Tensor, "hidden_size"]:
-    "The scales as C reads them: themselves, or a copy. Asked first, since PyTorch needs 0.6 µs to change nothing."
+def contiguous_floats(weight: Float[Tensor, "hidden_size"], size: int) -> Float[Tensor, "hidden_size"]:
+    "The scales as C reads them: themselves, or a copy. Asked first, since PyTorch needs 0.6 µs to change nothing. Raises ValueError for another `size`."
+    if weight.shape[0] != size: raise ValueError(f'a row of {size} numbers needs as many scales, got {weight.shape[0]}')
     return weight if weight.dtype is torch.float32 and weight.is_contiguous() else weight.float().contiguous()
 
 def rms_norm_c(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], weight: Float[Tensor, "hidden_size"],
@@ -89,11 +101,9 @@ def rms_norm_c(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], weight: 
     size = x.shape[-1]
     heads = x.unsqueeze(1).flatten(1, -2)
     if heads.stride(2) != 1: heads = heads.contiguous()
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    buffer, weight = torch.empty(torch.get_num_threads() * size, device=x.device), contiguous_floats(weight)     # named: they must outlive the call
+    out, weight = torch.empty(x.shape, dtype=x.dtype, device=x.device), contiguous_floats(weight, size)     # named: it must outlive the call
     functions(x.dtype == torch.bfloat16)[0](
-        out.data_ptr(), heads.data_ptr(), weight.data_ptr(), buffer.data_ptr(), heads.shape[0], heads.shape[1], size,
-        heads.stride(0), heads.stride(1), eps)
+        out.data_ptr(), heads.data_ptr(), weight.data_ptr(), heads.shape[0], heads.shape[1], size, heads.stride(0), heads.stride(1), eps)
     return out
 
 def fits_add_rms_norm(x: Tensor, residual: Tensor) -> bool:
@@ -103,7 +113,8 @@ def fits_add_rms_norm(x: Tensor, residual: Tensor) -> bool:
 def add_rms_norm_c(x: Float[Tensor, "num_sched_tokens hidden_size"], residual: Float[Tensor, "num_sched_tokens hidden_size"],
                    weight: Float[Tensor, "hidden_size"], eps: float) -> None:
     "`add_rms_norm` in C: `x` float32 or bfloat16, `residual` float32, both contiguous."
-    weight, (rows, size) = contiguous_floats(weight), x.shape
+    rows, size = x.shape
+    weight = contiguous_floats(weight, size)
     functions(x.dtype == torch.bfloat16)[1](x.data_ptr(), residual.data_ptr(), weight.data_ptr(), rows, size, eps)
 
 # %% ../../nbs/3d_small_ops_c.ipynb #b7e5c9d8
@@ -159,7 +170,8 @@ def rope_and_kv_write_c(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
                         value_cache: Float[Tensor, "num_blocks block_size num_kv_heads head_dim"],
                         slot_mapping: Int64[Tensor, "num_sched_tokens"]) -> None:
     "`apply_rope` and `kv_write` in one pass, in C, for tensors that `fits_rope_and_kv_write` accepts."
-    positions, slot_mapping, (tokens, num_heads, _) = positions.contiguous(), slot_mapping.contiguous(), q.shape
+    positions, slot_mapping = (x if x.dtype is torch.int64 and x.is_contiguous() else x.long().contiguous() for x in (positions, slot_mapping))
+    tokens, num_heads, _ = q.shape
     places = c_numbers(num_heads, *k.shape[1:], cos_sin.shape[1] // 2, key_cache.shape[1], *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
                        *key_cache.stride()[:3], value_cache.stride()[0])
     functions(q.dtype == torch.bfloat16)[2](

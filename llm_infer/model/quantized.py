@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from ..config import ModelConfig
+from ..kernels.c_compiler import CompilerError
 from ..kernels.large_pages import LargePages
 from ..kernels.linear import Weight, Zeros, pack_weight
 from ..kernels.quantized import KINDS, QuantizedWeight
@@ -62,6 +63,6 @@ def load_quantized(path: str | Path, config: ModelConfig, dtype: torch.dtype = t
     if dtype not in (torch.float32, torch.bfloat16): raise ValueError(f'dtype must be float32 or bfloat16, got {dtype}')
     file, pages = read_gguf(path), LargePages()
     try: weights = {target: weight_of(file, parts, target.endswith('gate_up_proj'), dtype, pages.zeros) for target, parts in parts_by_target(file, config).items()}
-    except OSError as error: raise ValueError(f'quantised weights need the C kernels: {error}') from error
+    except CompilerError as error: raise ValueError(f'quantised weights need the C kernels: {error}') from error
     if config.tie_word_embeddings: weights['lm_head'] = weights['embed_tokens']
     return weights
