@@ -6,12 +6,12 @@
 __all__ = ['WORKLOADS', 'MEASURES', 'MAX_OTHERS', 'PEER_PACKAGES', 'Workload', 'make_workload', 'percentile', 'measures', 'Load',
            'process_tree', 'read_load', 'others', 'WorkerError', 'Worker', 'tree_peak_bytes', 'run_once', 'OwnEngine',
            'setup_commands', 'peer_folder', 'check_names', 'setup_peer', 'peer_python', 'halves_to_neighbours',
-           'write_gguf', 'add_tensors', 'peer_model', 'file_bytes_per_weight', 'planned_steps', 'least_seconds', 'Runs',
-           'take_turns', 'agreement', 'as_text', 'result_lines', 'summarize', 'worker_env', 'start_worker', 'Plan',
-           'load_workers', 'machine_ceilings', 'run_bench', 'report_lines']
+           'write_gguf', 'add_tensors', 'folder_key', 'peer_model', 'file_bytes_per_weight', 'planned_steps',
+           'least_seconds', 'Runs', 'take_turns', 'agreement', 'as_text', 'result_lines', 'summarize', 'worker_env',
+           'start_worker', 'Plan', 'load_workers', 'machine_ceilings', 'run_bench', 'report_lines']
 
 # %% ../nbs/85_bench.ipynb #9d58c04c
-import json, os, random, signal, subprocess, sys, tempfile, time
+import hashlib, json, os, random, signal, subprocess, sys, tempfile, time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -294,16 +294,22 @@ def add_tensors(writer: Any, folder: Path, config: Any, dtype: str) -> None:
             tensor = where[name].get_tensor(name)
             if num_heads: tensor = halves_to_neighbours(tensor, num_heads)
             if dtype == 'float32' or tensor.ndim == 1: writer.add_tensor(gguf_name, tensor.float().contiguous().numpy())
+            elif dtype == 'float16': writer.add_tensor(gguf_name, tensor.half().contiguous().numpy())
             else: writer.add_tensor(gguf_name, tensor.bfloat16().contiguous().view(torch.uint8).numpy(), raw_dtype=gguf.GGMLQuantizationType.BF16)
 
 # %% ../nbs/85_bench.ipynb #d3e70e2b
+def folder_key(folder: Path) -> str:
+    "Eight letters that tell a model's folder from others of its name, and from itself with other files in it."
+    files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir() if path.suffix in ('.json', '.safetensors'))
+    return hashlib.sha256(repr((str(folder.resolve()), files)).encode()).hexdigest()[:8]
+
 def peer_model(name: str, model: str | None, dtype: str, quantization: str | None) -> str:
     "What a peer loads: a folder, or for llama.cpp a GGUF file, made in the cache where there is none. Raises ValueError, OSError."
     from llm_infer.model.default_model import default_gguf_path, resolve_model
     if quantization is not None: return str(model or default_gguf_path())
     folder = resolve_model(model)
     if name != 'llama.cpp': return str(folder)
-    path = peer_folder() / f'{folder.name}-{dtype}.gguf'
+    path = peer_folder() / f'{folder.name}-{folder_key(folder)}-{dtype}.gguf'
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f'.partial-{os.getpid()}')
@@ -453,8 +459,11 @@ class Plan:
     def __post_init__(self):
         from llm_infer.config import DTYPES
         from llm_infer.sampling.params import whole_number
-        check_names('a workload', self.workloads, WORKLOADS)
+        object.__setattr__(self, 'workloads', tuple(check_names('a workload', self.workloads, WORKLOADS)))       # each once
+        object.__setattr__(self, 'peers', tuple(dict.fromkeys(self.peers)))
         check_names('a peer', [*self.peers, *(self.peer_pythons or {})], PEER_PACKAGES)
+        for name in self.peer_pythons or {}:
+            if name not in self.peers: raise ValueError(f'a Python for {name} is given, and {name} is not compared: name it among the peers')
         if self.dtype not in ('auto', *DTYPES): raise ValueError(f'dtype must be auto, {", ".join(DTYPES)}; got {self.dtype!r}')
         if not self.workloads: raise ValueError(f'name one workload or more: {", ".join(WORKLOADS)}')
         for name in self.peers if self.quantization is not None else ():

@@ -7,7 +7,7 @@ __all__ = ['PEERS', 'claim_stdout', 'peak_bytes', 'serve', 'TransformersPeer', '
            'LlamaCppPeer', 'main']
 
 # %% ../nbs/87_bench_peers.ipynb #985cbce8
-import glob, json, os, subprocess, sys, time
+import glob, hashlib, json, os, subprocess, sys, time
 
 # %% ../nbs/87_bench_peers.ipynb #7a5fb8cd
 def claim_stdout():
@@ -99,7 +99,9 @@ class VLLMPeer:
 class OpenVINOPeer:
     "OpenVINO GenAI's ContinuousBatchingPipeline on the CPU plugin."
     def export(self, model: str, work: str) -> str:
-        folder = os.path.join(work, os.path.basename(model.rstrip('/')) + '-openvino')
+        files = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in os.scandir(model) if entry.is_file())
+        key = hashlib.sha256(repr((os.path.realpath(model), files)).encode()).hexdigest()[:8]      # another model may have this folder's name
+        folder = os.path.join(work, f'{os.path.basename(model.rstrip("/"))}-{key}-openvino')
         if not os.path.exists(folder):
             tool = os.path.join(os.path.dirname(sys.executable), 'optimum-cli')
             command = [tool, 'export', 'openvino', '--model', model, '--task', 'text-generation-with-past', '--weight-format', 'fp32', folder + '.partial']

@@ -202,10 +202,12 @@ def bench(args: argparse.Namespace) -> None:
         for name in args.setup: setup_peer(name)
         return
     plan = bench_plan(args)
-    if args.json is not None and not Path(args.json).absolute().parent.is_dir(): raise ValueError(f'--json {args.json}: there is no such folder')
+    if args.json is not None:
+        try: open(args.json, 'a').close()
+        except OSError as error: raise ValueError(f'--json {args.json}: {error.strerror}') from None
     outcome = run_bench(plan, say=lambda text: print(text, file=sys.stderr, flush=True))
-    if args.json is not None: Path(args.json).write_text(json.dumps(outcome, indent=1) + '\n', encoding='utf-8')
     print(*report_lines(plan, outcome), sep='\n')
+    if args.json is not None: Path(args.json).write_text(json.dumps(outcome, indent=1) + '\n', encoding='utf-8')
 
 # %% ../nbs/67_cli.ipynb #4714fdfd
 class ShowVersion(argparse.Action):

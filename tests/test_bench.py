@@ -292,7 +292,7 @@ def test_command_line_errors(capsys, tmp_path, monkeypatch):
                         (('--vs', 'tgi'), "a peer must be transformers, vllm, llama.cpp, openvino; got 'tgi'"), (('--peer-python', 'vllm'), "NAME=PATH; got 'vllm'"),
                         (('--peer-python', 'tgi=/bin/sh'), "got 'tgi'"), (('--repeat', '0'), 'repeat must be from 1 to 1000; got 0'), (('--seed', '-1'), 'seed'),
                         (('--threads', '0'), 'threads must be from 1'), (('--dtype', 'int3'), "dtype must be auto, float32"), (('--setup', 'tgi'), "got 'tgi'"),
-                        (('--json', str(tmp_path / 'no' / 'x.json')), 'there is no such folder')):
+                        (('--json', str(tmp_path / 'no' / 'x.json')), 'No such file or directory'), (('--json', str(tmp_path)), 'Is a directory')):
         assert words in refused(capsys, *argv), argv
     model = str(write_model(tmp_path / 'model'))
     assert 'llm-infer bench --setup vllm' in refused(capsys, '--model', model, '--vs', 'vllm')

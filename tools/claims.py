@@ -28,7 +28,7 @@ CLAIMS = {
     'A4': 'Four limits bind a step: seats, the token budget, the longest sequence, free blocks',
     'A5': 'Requests that run are served before requests that wait',
     'A6': 'Out of blocks, the last of those running gives all of its own back and waits in front; read again later, it says the same',
-    'A7': 'A step that preempted admits nobody, or the same tokens are computed over and over',
+    'A7': 'A step that preempted admits nobody, and whoever is admitted has blocks for all known tokens; without these two rules the same tokens are computed over and over',
     'A8': 'A waiting request that gets no blocks ends admission for this step and preempts nobody',
     'A9': "A long prompt read in chunks does not stall the others' next tokens",
     'A10': 'Under memory pressure, copying blocks out and back and computing them again have a crossing point that bytes and FLOPs give',
@@ -77,7 +77,7 @@ CLAIMS = {
     'G11': '`argmax(probs / Exp(1))` draws from `probs`, with no prefix sum',
     'G12': 'Each row takes its greedy or its drawn token by its own temperature, step after step',
     'G13': 'A request with a seed says the same alone, in any batch, in chunks and after preemption',
-    'H1': "Llama-3-8B: about 70% of parameters and FLOPs are the MLP's, about 16% of the parameters the attention projections'",
+    'H1': "Llama-3-8B: about 70% of parameters and FLOPs are the MLP's, about 17% of the parameters the attention projections'",
     'H2': "The model's configuration and every variable of a step, with shape and meaning, come from the running engine",
     'H3': 'A prompt is bound by arithmetic, a decode by memory, on this machine by its own two ceilings',
     'H4': 'Every stage of a real step has its shape, in names and in numbers'}
