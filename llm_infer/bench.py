@@ -6,7 +6,7 @@
 __all__ = ['WORKLOADS', 'MEASURES', 'MAX_OTHERS', 'PEER_PACKAGES', 'Workload', 'make_workload', 'percentile', 'measures', 'Load',
            'process_tree', 'read_load', 'others', 'WorkerError', 'Worker', 'tree_peak_bytes', 'run_once', 'OwnEngine',
            'setup_commands', 'peer_folder', 'check_names', 'setup_peer', 'peer_python', 'halves_to_neighbours',
-           'write_gguf', 'add_tensors', 'folder_key', 'peer_model', 'file_bytes_per_weight', 'planned_steps',
+           'write_gguf', 'add_tensors', 'form_path', 'peer_model', 'file_bytes_per_weight', 'planned_steps',
            'least_seconds', 'Runs', 'take_turns', 'agreement', 'as_text', 'result_lines', 'summarize', 'worker_env',
            'start_worker', 'Plan', 'load_workers', 'machine_ceilings', 'run_bench', 'report_lines']
 
@@ -298,10 +298,11 @@ def add_tensors(writer: Any, folder: Path, config: Any, dtype: str) -> None:
             else: writer.add_tensor(gguf_name, tensor.bfloat16().contiguous().view(torch.uint8).numpy(), raw_dtype=gguf.GGMLQuantizationType.BF16)
 
 # %% ../nbs/85_bench.ipynb #d3e70e2b
-def folder_key(folder: Path) -> str:
-    "Eight letters that tell a model's folder from others of its name, and from itself with other files in it."
+def form_path(folder: Path, form: str) -> Path:
+    "Where a model has its form for a peer: a name that other folders of this name do not have, nor this one with other files in it."
     files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir() if path.suffix in ('.json', '.safetensors'))
-    return hashlib.sha256(repr((str(folder.resolve()), files)).encode()).hexdigest()[:8]
+    key = hashlib.sha256(repr((str(folder.resolve()), files)).encode()).hexdigest()[:8]
+    return peer_folder() / f'{folder.name}-{key}-{form}'
 
 def peer_model(name: str, model: str | None, dtype: str, quantization: str | None) -> str:
     "What a peer loads: a folder, or for llama.cpp a GGUF file, made in the cache where there is none. Raises ValueError, OSError."
@@ -309,7 +310,7 @@ def peer_model(name: str, model: str | None, dtype: str, quantization: str | Non
     if quantization is not None: return str(model or default_gguf_path())
     folder = resolve_model(model)
     if name != 'llama.cpp': return str(folder)
-    path = peer_folder() / f'{folder.name}-{folder_key(folder)}-{dtype}.gguf'
+    path = form_path(folder, f'{dtype}.gguf')
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f'.partial-{os.getpid()}')
@@ -460,9 +461,8 @@ class Plan:
         from llm_infer.config import DTYPES
         from llm_infer.sampling.params import whole_number
         object.__setattr__(self, 'workloads', tuple(check_names('a workload', self.workloads, WORKLOADS)))       # each once
-        object.__setattr__(self, 'peers', tuple(dict.fromkeys(self.peers)))
-        check_names('a peer', [*self.peers, *(self.peer_pythons or {})], PEER_PACKAGES)
-        for name in self.peer_pythons or {}:
+        object.__setattr__(self, 'peers', tuple(check_names('a peer', self.peers, PEER_PACKAGES)))
+        for name in check_names('a peer', self.peer_pythons or {}, PEER_PACKAGES):
             if name not in self.peers: raise ValueError(f'a Python for {name} is given, and {name} is not compared: name it among the peers')
         if self.dtype not in ('auto', *DTYPES): raise ValueError(f'dtype must be auto, {", ".join(DTYPES)}; got {self.dtype!r}')
         if not self.workloads: raise ValueError(f'name one workload or more: {", ".join(WORKLOADS)}')
@@ -482,7 +482,8 @@ def load_workers(plan: Plan, workers: dict[str, Worker], say: Callable[[str], No
     "Starts ours and the peers' processes and has them load the model; returns its config and our dtype. Raises WorkerError, ValueError."
     from llm_infer.config import ModelConfig
     from llm_infer.model.default_model import resolve_model
-    config, dtype = ModelConfig.from_folder(resolve_model(plan.model)), plan.dtype
+    folder, dtype = resolve_model(plan.model), plan.dtype
+    config = ModelConfig.from_folder(folder)
     work = [make_workload(name, plan.seed, 0, config.vocab_size) for name in plan.workloads]
     room = config.kv_bytes_per_token(4) * max(sum(len(p) + n + 16 for p, n in zip(w.prompts, w.max_tokens)) for w in work)
     limits = dict(max_model_len=max(w.longest for w in work) + 1, max_num_seqs=max(len(w.prompts) for w in work), kv_cache_bytes=2**30 * ceil(room / 2**30))
@@ -492,7 +493,7 @@ def load_workers(plan: Plan, workers: dict[str, Worker], say: Callable[[str], No
         say(f'loading {name}')
         model = (plan.model or '') if name == 'llm_infer' else peer_model(name, plan.model, dtype, plan.quantization)
         worker = workers[name] = start_worker(name, pythons.get(name, ''), plan.num_threads)
-        more = {'quantization': plan.quantization} if name == 'llm_infer' else {'work': str(peer_folder())}
+        more = {'quantization': plan.quantization} if name == 'llm_infer' else {'exported': str(form_path(folder, 'openvino'))}
         loaded = worker.ask('load', model=model, dtype=dtype, threads=plan.num_threads, **limits, **more)
         worker.engine, dtype = loaded['engine'], loaded.get('dtype', dtype)      # ours says what 'auto' came to
     return config, dtype

@@ -7,7 +7,7 @@ __all__ = ['PEERS', 'claim_stdout', 'peak_bytes', 'serve', 'TransformersPeer', '
            'LlamaCppPeer', 'main']
 
 # %% ../nbs/87_bench_peers.ipynb #985cbce8
-import glob, hashlib, json, os, subprocess, sys, time
+import glob, json, os, subprocess, sys, time
 
 # %% ../nbs/87_bench_peers.ipynb #7a5fb8cd
 def claim_stdout():
@@ -98,10 +98,7 @@ class VLLMPeer:
 # %% ../nbs/87_bench_peers.ipynb #13ee6d18
 class OpenVINOPeer:
     "OpenVINO GenAI's ContinuousBatchingPipeline on the CPU plugin."
-    def export(self, model: str, work: str) -> str:
-        files = sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns) for entry in os.scandir(model) if entry.is_file())
-        key = hashlib.sha256(repr((os.path.realpath(model), files)).encode()).hexdigest()[:8]      # another model may have this folder's name
-        folder = os.path.join(work, f'{os.path.basename(model.rstrip("/"))}-{key}-openvino')
+    def export(self, model: str, folder: str) -> str:
         if not os.path.exists(folder):
             tool = os.path.join(os.path.dirname(sys.executable), 'optimum-cli')
             command = [tool, 'export', 'openvino', '--model', model, '--task', 'text-generation-with-past', '--weight-format', 'fp32', folder + '.partial']
@@ -109,14 +106,14 @@ class OpenVINOPeer:
             os.rename(folder + '.partial', folder)
         return folder
 
-    def load(self, model: str, dtype: str, threads: int, max_num_seqs: int, kv_cache_bytes: int, work: str, **_) -> dict:
+    def load(self, model: str, dtype: str, threads: int, max_num_seqs: int, kv_cache_bytes: int, exported: str, **_) -> dict:
         import openvino_genai as genai
         config = genai.SchedulerConfig()
         config.cache_size, config.max_num_seqs, config.max_num_batched_tokens = -(-kv_cache_bytes // 2**30), max_num_seqs, 2048
         config.enable_prefix_caching = True
         precision = {'bfloat16': 'bf16', 'float32': 'f32', 'float16': 'f16'}[dtype]
         properties = {'INFERENCE_PRECISION_HINT': precision, 'INFERENCE_NUM_THREADS': threads}
-        self.pipeline = genai.ContinuousBatchingPipeline(self.export(model, work), config, 'CPU', properties)
+        self.pipeline = genai.ContinuousBatchingPipeline(self.export(model, exported), config, 'CPU', properties)
         self.count = 0
         return {'engine': f'OpenVINO GenAI {".".join(genai.__version__.split(".")[:3])}'}
 

@@ -7,7 +7,6 @@ __all__ = ['far', 'norms_off', 'rotation_off', 'short_grid', 'test_small_ops_bui
            'test_small_ops_under_sanitizers']
 
 # %% ../nbs/tests/3d_small_ops_c.ipynb #937ea674
-import pytest
 import torch
 from llm_infer.kernels.kv_write import kv_write_reference
 from llm_infer.kernels.rms_norm import rms_norm_reference

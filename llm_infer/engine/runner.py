@@ -37,11 +37,11 @@ def available_ram(cgroup: Path = Path('/sys/fs/cgroup')) -> int:
     try: system = next(int(line.split()[1]) * 1024 for line in open('/proc/meminfo') if line.startswith('MemAvailable'))
     except (OSError, StopIteration):                                          # no Linux: count half of the memory there is
         system = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 2 if hasattr(os, 'sysconf') else 4 << 30
-    try:
-        limit, used = (int((cgroup / f'memory.{name}').read_text()) for name in ('max', 'current'))
-        stat = dict(line.split() for line in (cgroup / 'memory.stat').read_text().splitlines())
-        return max(0, min(system, limit - used + int(stat.get('inactive_file', 0))))
+    try: limit, used = (int((cgroup / f'memory.{name}').read_text()) for name in ('max', 'current'))
     except (OSError, ValueError): return system                               # no cgroup, or the limit is 'max'
+    try: stat = dict(line.split() for line in (cgroup / 'memory.stat').read_text().splitlines())
+    except (OSError, ValueError): stat = {}                                   # the limit holds all the same
+    return max(0, min(system, limit - used + int(stat.get('inactive_file', 0))))
 
 # %% ../../nbs/61_runner.ipynb #01ce1564
 def activation_bytes(config: ModelConfig, max_num_batched_tokens: int, max_num_seqs: int, itemsize: int) -> int:

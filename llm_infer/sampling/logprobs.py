@@ -35,8 +35,8 @@ def token_logprobs(logits: Float[Tensor, "num_rows vocab_size"], token_ids: Int[
     for start in range(0, len(logits), size):
         rows, own, counts = logits[start:start + size].float(), token_ids[start:start + size, None], num_top[start:start + size]
         ids = torch.cat([own, rows.topk(max(counts)).indices], 1)
-        logprobs = rows.gather(1, ids) - rows.logsumexp(-1, keepdim=True)
-        ranks = (rows >= rows.gather(1, own)).sum(-1)
+        picked = rows.gather(1, ids)
+        logprobs, ranks = picked - rows.logsumexp(-1, keepdim=True), (rows >= picked[:, :1]).sum(-1)
         for i, p, rank, n in zip(ids.tolist(), logprobs.tolist(), ranks.tolist(), counts):
             entries.append(TokenLogprobs(i[:1 + n], p[:1 + n], rank))
     return entries
