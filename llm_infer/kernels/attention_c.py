@@ -45,6 +45,9 @@ typedef float number;
 #else
 #define MOST_ROWS 6                              // 12 of 16
 #endif
+#define TILES_FROM 3                             // rows, where the CPU has a matrix unit: that computes with 16 or 32 at a time
+#define ROOM ((ROWS + 31) / 32 * 32)             // for rows, with those that are computed and not used
+#define SCORES (CHUNK + 16)                      // floats from row to row: rows 1 KB apart would be in each other's way in the first cache
 typedef uint32_t word __attribute__((may_alias));          // a float, or a pair of bfloat16
 '''
 
@@ -83,8 +86,12 @@ INLINE void product_of_rows(int num_rows, float *result, int result_stride, cons
 
 # %% ../../nbs/3c_attention_c.ipynb #fbba773a
 PRODUCT = PRODUCT_OF_ROWS + r'''
-APART void product(int num_rows, float *result, int result_stride, const word *left, int left_stride,
+APART void product(int in_tiles, int num_rows, float *result, int result_stride, const word *left, int left_stride,
                     const word *right, int right_stride, int depth, int add) {
+  for (; in_tiles && num_rows > 0; num_rows -= 32, result += 32 * result_stride, left += 32 * left_stride) {
+    if (num_rows > 16) multiply_tiles(2, result, result_stride, left, left_stride, 16, right, right_stride, depth, add, NULL, 0, 0);
+    else multiply_tiles(1, result, result_stride, left, left_stride, 16, right, right_stride, depth, add, NULL, 0, 0);
+  }
 #define PRODUCT(n) product_of_rows(n, result, result_stride, left, left_stride, right, right_stride, depth, add)
 #define CASE(n) case n: PRODUCT(n); break;
   for (; num_rows >= MOST_ROWS; num_rows -= MOST_ROWS) {
@@ -256,7 +263,7 @@ typedef struct {                                 // of a tile of queries, betwee
   float largest[ROWS];                           // score so far
   float before[ROWS];                            // as it was before this chunk
   floats sums[ROWS];                             // of weights
-  float weighted[ROWS * DIMS] ALIGNED;           // sums of values
+  float weighted[ROOM * DIMS] ALIGNED;           // sums of values
 } State;
 
 static void start(State *state, int num_rows) {
@@ -313,6 +320,7 @@ typedef struct {
   const int32_t *block_table, *cu_seqlens, *seq_lens;
   Layout layout;
   float scale, soft_cap;                         // with log2(e); 0: no cap
+  int64_t in_tiles;                              // the CPU has a matrix unit for pairs
 } Call;
 typedef struct { int32_t request, first_row, num_rows, num_keys; } Tile;
 typedef struct { const Tile *tile; int64_t kv_head, begin, end; } Item;
@@ -414,22 +422,23 @@ static void softmax_of_tile(const Call *call, const Tile *tile, int64_t begin, i
     const int64_t visible = num_visible(call, tile, row);
     const int first = clamp(first_visible(call, visible) - begin, 0, num_keys);
     const int last = clamp(visible - begin, 0, num_keys);
-    if (call->soft_cap > 0.f) cap(scores + row * CHUNK, padded, call->scale, call->soft_cap);
-    hide(scores + row * CHUNK, padded, first, last);
-    largest_score(scores + row * CHUNK, padded, state, row);
+    if (call->soft_cap > 0.f) cap(scores + row * SCORES, padded, call->scale, call->soft_cap);
+    hide(scores + row * SCORES, padded, first, last);
+    largest_score(scores + row * SCORES, padded, state, row);
   }
   const float scale = call->soft_cap > 0.f ? 1.f : call->scale;      // a cap has scaled them already
-  for (int row = 0; row < tile->num_rows; row++) weigh(scores + row * CHUNK, padded, scale, state, row);
+  for (int row = 0; row < tile->num_rows; row++) weigh(scores + row * SCORES, padded, scale, state, row);
 }
 '''
 ATTEND = r'''
 static void attend(const Call *call, const Item *item, const Item *next, State *state) {
-  word queries[ROWS * ROW_WORDS] ALIGNED;
+  word queries[ROOM * ROW_WORDS] ALIGNED;
   word turned[ROW_WORDS * GROUP_OF_KEYS] ALIGNED;
   word values[CHUNK / TERMS * DIMS] ALIGNED;
-  float scores[ROWS * CHUNK] ALIGNED;            // then weights, in the same place
+  float scores[ROOM * SCORES] ALIGNED;           // then weights, in the same place
   Rows rows, first_of_next;
   const int num_rows = item->tile->num_rows;
+  const int in_tiles = call->in_tiles && num_rows >= TILES_FROM;
   const int chunk = num_rows > MOST_ROWS ? CHUNK : CHUNK_OF_FEW;
   start(state, num_rows);
   read_queries(call, item, queries);
@@ -439,12 +448,12 @@ static void attend(const Call *call, const Item *item, const Item *next, State *
     find_chunk(call, item, begin, chunk, &first_of_next, &rows);
     for (int i = 0; i < num_keys; i += GROUP_OF_KEYS) {
       turn_keys(turned, rows.keys + i);
-      product(num_rows, scores + i, CHUNK, queries, ROW_WORDS, turned, GROUP_OF_KEYS, ROW_WORDS, 0);
+      product(in_tiles, num_rows, scores + i, SCORES, queries, ROW_WORDS, turned, GROUP_OF_KEYS, ROW_WORDS, 0);
       pair_values(values + i / TERMS * DIMS, rows.values + i);
     }
     softmax_of_tile(call, item->tile, begin, num_keys, scores, state);
     for (int dim = 0; dim < DIMS; dim += 2 * LANES) {
-      product(num_rows, state->weighted + dim, DIMS, (const word *)scores, CHUNK, values + dim, DIMS,
+      product(in_tiles, num_rows, state->weighted + dim, DIMS, (const word *)scores, SCORES, values + dim, DIMS,
               PADDED(num_keys) / TERMS, 1);
     }
   }
@@ -545,6 +554,7 @@ static void attend_all(const Call *call, const Tile *tiles, int64_t num_items, i
   {
     State state;
     int64_t next;
+    if (call->in_tiles) begin_tiles();
     for (int64_t i = omp_get_thread_num(); i < num_items; i = next) {
       #pragma omp atomic capture
       next = num_taken++;
@@ -555,6 +565,7 @@ static void attend_all(const Call *call, const Tile *tiles, int64_t num_items, i
       if (num_parts > 1) keep_part(&item, &state, kept + i * PART);
       else write_rows(call, &item, &state);
     }
+    if (call->in_tiles) end_tiles();
     #pragma omp barrier
     if (num_parts > 1) {
       #pragma omp for schedule(dynamic, 1)
@@ -572,7 +583,8 @@ PAGED_ATTENTION = r'''
 void paged_attention(void *out, void *q, void *keys, void *values, void *block_table, void *cu_seqlens, void *seq_lens,
                      void *layout, void *tiles_memory, void *kept, int64_t num_tokens, int64_t num_reqs, int64_t num_parts,
                      int64_t num_threads, float scale, float soft_cap) {
-  const Call call = {out, q, keys, values, block_table, cu_seqlens, seq_lens, *(const Layout *)layout, scale, soft_cap};
+  const Call call = {out, q, keys, values, block_table, cu_seqlens, seq_lens, *(const Layout *)layout, scale, soft_cap,
+                     TERMS == 2 && tiles_allowed()};
   Tile *tiles = tiles_memory;
   const int64_t heads = call.layout.num_kv_heads;
   const int64_t num_tiles = list_tiles(&call, num_reqs, tiles);

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['WORDS', 'TILE', 'PACK', 'PLACES', 'RESULT', 'UNITS', 'PANEL', 'BLOCKS', 'ENTRIES', 'LINEAR', 'LINEAR_SOURCE',
            'PANEL_ROWS', 'BLOCK_ROWS', 'Zeros', 'FLOATS', 'for_all_rows', 'linear_functions', 'scratch', 'Weight',
-           'check_operands', 'check_rows', 'PackedWeight', 'onednn_packs', 'OneDNNWeight', 'pack_panels', 'has_amx',
-           'pack_weight', 'linear', 'linear_silu_and_mul']
+           'check_operands', 'check_rows', 'PackedWeight', 'onednn_packs', 'OneDNNWeight', 'pack_panels', 'pack_weight',
+           'linear', 'linear_silu_and_mul']
 
 # %% ../../nbs/3b_linear.ipynb #a53dfdeb
 import ctypes, threading
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
-from .c_compiler import c_function, c_library, cpu_has, use_c
+from .c_compiler import c_function, c_library, use_c
 from .silu_and_mul import silu_and_mul
 from .triton_compat import INTERPRETED, KERNELS
 
@@ -24,8 +24,8 @@ from .triton_compat import INTERPRETED, KERNELS
 WORDS = r'''
 #define COLUMNS 32                               // of a panel
 #define VECTORS (COLUMNS / LANES)
-#define BLOCK_ROWS 192                           // of x, whose words stay in the second cache: at most
-#define BLOCK_WORDS (128 * 1024)                 // 512 KB
+#define BLOCK_ROWS 384                           // of x, whose words stay in the second cache: at most
+#define BLOCK_WORDS (256 * 1024)                 // 1 MB
 #define OWN_WORDS (24 * 1024)                    // 96 KB: of a tile that each thread packs for itself
 #define PREFETCH 4096                            // bytes ahead of the reading, where every weight is read once
 #if LANES == 16
@@ -36,6 +36,8 @@ WORDS = r'''
 #define LARGEST_TILE 1                           // 8 of 16
 #endif
 #define DEPTH_WORDS (LARGEST_TILE > 3 ? 1024 : 288)   // of a row at a time; small tiles come back to a panel so often that it must stay in the first cache
+#define TILES_FROM 5                             // rows, where the CPU has a matrix unit: that computes with 16 or 32 at a time
+#define TILES_DEPTH 96                           // words of a row at a time there: 12 KB of a panel
 
 #if PAIRS
 INLINE floats multiply_add(floats sum, words x, words weight) { return dot(sum, x, weight); }
@@ -118,17 +120,20 @@ static uint32_t read_word(const void *row, int64_t is_bfloat16, int64_t size, in
 #endif
 }
 
+INLINE words words_of_row(const char *row, int64_t is_bfloat16, int64_t size, int64_t first) {      // LANES of them, or all that are left
+  if (is_bfloat16 == PAIRS && (PAIRS ? 2 : 1) * (first + LANES) <= size) return load_words(row + 4 * first);
+  int64_t count = smaller(LANES, (PAIRS ? (size + 1) / 2 : size) - first);
+  words some = {};
+  for (int64_t i = 0; i < count; i++) some[i] = read_word(row, is_bfloat16, size, first + i);
+  return some;
+}
+
 // Words first .. first + LANES of `num_rows` rows of `size` numbers, `stride` bytes apart, to `to`: word by word, `to_stride` from one to the next.
 static void pack(const char *rows, int64_t is_bfloat16, int64_t stride, int64_t size, int64_t num_rows, int64_t first,
                  uint32_t *to, int64_t to_stride) {
   int64_t count = smaller(LANES, (PAIRS ? (size + 1) / 2 : size) - first);
-  int whole = is_bfloat16 == PAIRS && (PAIRS ? 2 : 1) * (first + LANES) <= size;
   words square[LANES] = {};
-  for (int64_t row = 0; row < num_rows; row++) {
-    const char *numbers = rows + row * stride;
-    if (whole) square[row] = load_words(numbers + 4 * first);
-    else for (int64_t i = 0; i < count; i++) square[row][i] = read_word(numbers, is_bfloat16, size, first + i);
-  }
+  for (int64_t row = 0; row < num_rows; row++) square[row] = words_of_row(rows + row * stride, is_bfloat16, size, first);
   if (to_stride == 1 && count == LANES) { store_words(to, square[0]); return; }
   transpose(square);
   for (int64_t i = 0; i < count; i++) {
@@ -149,7 +154,7 @@ typedef struct {                                 // a packed weight
 
 typedef struct {                                 // a product with one
   matrix weight;
-  int64_t num_units, num_rows;
+  int64_t num_units, num_rows, num_tiles, in_tiles;        // in_tiles: those of a matrix unit
   const char *x;
   int64_t x_stride;                              // in bytes
   const void *bias;
@@ -182,34 +187,33 @@ INLINE int find_row(const matrix *w, int64_t first_row, int64_t id, int64_t *pan
 
 # %% ../../nbs/3b_linear.ipynb #d22e1ec1
 RESULT = PLACES + r'''
-typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
-
 INLINE void write_numbers(char *to, int64_t is_bfloat16, const float *numbers, int64_t count) {
   if (count < 16) {
     if (is_bfloat16) for (int64_t i = 0; i < count; i++) ((bfloat16 *)to)[i] = to_bfloat16(numbers[i]);
     else memcpy(to, numbers, 4 * count);
   } else if (is_bfloat16) {
     UNROLL for (int i = 0; i < 16; i += LANES) {
-      halves upper = __builtin_convertvector(rounded(load(numbers + i)) >> 16, halves);
-      memcpy(to + 2 * i, &upper, sizeof upper);
+      halves sixteen_bits = to_halves(load(numbers + i));
+      memcpy(to + 2 * i, &sixteen_bits, sizeof sixteen_bits);
     }
   } else memcpy(to, numbers, 64);
 }
 
-static void finish_panel(const job *j, int64_t panel, int64_t first_row, int64_t end_row, float *sums) {
-  int64_t width = j->gated ? j->weight.out_features / 2 : j->weight.out_features;
+static void finish_panel(const job *call, int64_t panel, int64_t first_row, int64_t end_row, float *sums) {
+  const job j = *call;                           // a copy, which no store to the result can change
+  int64_t width = j.gated ? j.weight.out_features / 2 : j.weight.out_features, size = j.out_is_bfloat16 ? 2 : 4, first[2], count[2];
+  float bias[COLUMNS] = {};
   for (int64_t half = 0; half < 2; half++) {
-    int64_t first = first_row_of(&j->weight, panel, half), count = count_rows_of(&j->weight, panel, half);
-    float bias[16] = {};
-    if (j->bias) for (int64_t i = 0; i < count; i++) bias[i] = read_number(j->bias, j->bias_is_bfloat16, first + i);
-    if (j->gated) first = panel * 16;
-    for (int64_t row = first_row; row < end_row; row++) {
-      float *numbers = sums + (row - first_row) * COLUMNS + half * 16;
-      if (j->bias) UNROLL for (int i = 0; i < 16; i += LANES) store(numbers + i, load(numbers + i) + load(bias + i));
-      if (j->gated && half == 0) continue;                              // the gates wait for their ups
-      if (j->gated) UNROLL for (int i = 0; i < 16; i += LANES) store(numbers + i, silu(load(numbers + i - 16)) * load(numbers + i));
-      write_numbers(j->out + (row * width + first) * (j->out_is_bfloat16 ? 2 : 4), j->out_is_bfloat16, numbers, count);
-    }
+    first[half] = first_row_of(&j.weight, panel, half), count[half] = count_rows_of(&j.weight, panel, half);
+    if (j.bias) for (int64_t i = 0; i < count[half]; i++) bias[16 * half + i] = read_number(j.bias, j.bias_is_bfloat16, first[half] + i);
+  }
+  for (int64_t row = first_row; row < end_row; row++, sums += COLUMNS) {
+    char *to = j.out + row * width * size;
+    if (j.bias) UNROLL for (int i = 0; i < COLUMNS; i += LANES) store(sums + i, load(sums + i) + load(bias + i));
+    if (j.gated) {
+      UNROLL for (int i = 0; i < 16; i += LANES) store(sums + i, silu(load(sums + i)) * load(sums + 16 + i));
+      write_numbers(to + panel * 16 * size, j.out_is_bfloat16, sums, count[0]);
+    } else UNROLL for (int half = 0; half < 2; half++) write_numbers(to + first[half] * size, j.out_is_bfloat16, sums + 16 * half, count[half]);
   }
 }
 '''
@@ -222,54 +226,65 @@ UNITS = r'''
 #define ROOM_WORDS 1
 #define PREPARED(weights, units, count, room) ((void)(room), weights)    // nothing is to be done to a panel before use
 #define TILE_FOR(count, rows) all_tile[rows - 1]
+#define IN_TILES(num_rows, num_units) (PAIRS && num_rows >= TILES_FROM && num_units % 16 == 0 && tiles_allowed())
 
 static void pack_x(const job *j, int64_t row, int64_t rows, int64_t unit, uint32_t *to) {
-  pack(j->x + row * j->x_stride, j->x_is_bfloat16, j->x_stride, j->weight.in_features, rows, unit, to, rows);
+  if (j->in_tiles) for (int64_t i = 0; i < rows; i++, to += 16)
+    store_words(to, row + i < j->num_rows ? words_of_row(j->x + (row + i) * j->x_stride, j->x_is_bfloat16, j->weight.in_features, unit) : (words){});
+  else pack(j->x + row * j->x_stride, j->x_is_bfloat16, j->x_stride, j->weight.in_features, rows, unit, to, rows);
 }
 '''
 
 # %% ../../nbs/3b_linear.ipynb #3b8e4cba
 PANEL = r'''
 INLINE int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+INLINE int64_t row_of_tile(const job *j, int64_t tile) {       // a matrix unit's tiles are of 16 or 32 rows, zeros after the last one
+  return j->in_tiles ? divide_up(j->num_rows, 16) * tile / j->num_tiles * 16 : j->num_rows * tile / j->num_tiles;
+}
 
-// One panel and tiles first_tile .. last_tile of num_tiles; x is packed from row block_row on.
-static void multiply_panel(const job *j, const uint32_t *packed_x, int64_t panel, int64_t num_tiles, int64_t first_tile, int64_t last_tile,
+// One panel and tiles first_tile .. last_tile; x is packed from row block_row on.
+static void multiply_panel(const job *j, const uint32_t *packed_x, int64_t panel, int64_t first_tile, int64_t last_tile,
                            int64_t block_row, int64_t depth) {
-  float sums[BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
+  float all_sums[BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
   uint32_t room[ROOM_WORDS];
-  int64_t first_row = j->num_rows * first_tile / num_tiles, end_row = j->num_rows * last_tile / num_tiles;
-  int64_t count = last_tile - first_tile;
+  int64_t first_row = row_of_tile(j, first_tile), count = last_tile - first_tile;
   for (int64_t begin = 0; begin < j->num_units; begin += depth) {
     int64_t units = smaller(depth, j->num_units - begin);
     const uint32_t *weights = j->weight.panels + (panel * j->num_units + begin) * PANEL_WORDS;
     const uint32_t *prepared = PREPARED(weights, units, count, room);
     for (int64_t t = first_tile; t < last_tile; t++) {
-      int64_t row = j->num_rows * t / num_tiles, rows = j->num_rows * (t + 1) / num_tiles - row;
+      int64_t row = row_of_tile(j, t), rows = row_of_tile(j, t + 1) - row, add = begin > 0;
+      float *sums = all_sums + (units < j->num_units ? (row - first_row) * COLUMNS : 0);   // those of one piece are finished at once
       const uint32_t *x = packed_x + ((row - block_row) * j->num_units + begin * rows) * X_WORDS;
       const char *next = (const char *)(weights + units * PANEL_WORDS) + (t - first_tile) * (units * 4 * PANEL_WORDS / count);
-      TILE_FOR(count, rows)(x, prepared, units, begin > 0, sums + (row - first_row) * COLUMNS,
-                             count == 1 ? (const char *)weights + PREFETCH : next, 64 / count);
+      if (count == 1) next = (const char *)weights + PREFETCH;
+      if (!j->in_tiles) TILE_FOR(count, rows)(x, prepared, units, add, sums, next, 64 / count);
+      else if (rows > 16) multiply_tiles(2, sums, COLUMNS, x, 16, 512, weights, COLUMNS, units, add, next, 32 / count, count > 1);
+      else multiply_tiles(1, sums, COLUMNS, x, 16, 256, weights, COLUMNS, units, add, next, 32 / count, count > 1);
+      if (begin + units == j->num_units) finish_panel(j, panel, row, smaller(row + rows, j->num_rows), sums);
     }
   }
-  finish_panel(j, panel, first_row, end_row, sums);
 }
 '''
 
 # %% ../../nbs/3b_linear.ipynb #a522e3d6
 BLOCKS = r'''
 static void multiply(const job *j) {
-  int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, DEPTH_WORDS));
-  int64_t num_tiles = divide_up(j->num_rows, LARGEST_TILE), chunks = divide_up(j->num_units, CHUNK);
-  int64_t block = larger(1, smaller(BLOCK_ROWS, BLOCK_WORDS / (depth * X_WORDS)) / LARGEST_TILE);
-  int few = num_tiles == 1 && j->num_rows * j->num_units * X_WORDS <= OWN_WORDS;
+  int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, j->in_tiles ? TILES_DEPTH : DEPTH_WORDS));
+  if (j->in_tiles) depth = divide_up(depth, 16) * 16;
+  int64_t num_tiles = j->num_tiles, chunks = divide_up(j->num_units, CHUNK);
+  int64_t block = smaller(BLOCK_ROWS, BLOCK_WORDS / (depth * X_WORDS));
+  block = larger(1, j->in_tiles ? block / 32 : block / 2 / LARGEST_TILE);
+  int few = num_tiles == 1 && row_of_tile(j, 1) * j->num_units * X_WORDS <= OWN_WORDS;
   #pragma omp parallel
   {
-    uint32_t own[OWN_WORDS], *packed_x = few ? own : j->packed_x;
+    uint32_t own[OWN_WORDS] __attribute__((aligned(64))), *packed_x = few ? own : j->packed_x;
     int64_t thread = omp_get_thread_num(), num_threads = omp_get_num_threads();
+    if (j->in_tiles) begin_tiles();
     for (int64_t begin = 0; begin < num_tiles; begin += block) {
-      int64_t count = smaller(block, num_tiles - begin), block_row = j->num_rows * begin / num_tiles, pieces = count * chunks;
+      int64_t count = smaller(block, num_tiles - begin), block_row = row_of_tile(j, begin), pieces = count * chunks;
       for (int64_t i = few ? 0 : pieces * thread / num_threads; i < (few ? pieces : pieces * (thread + 1) / num_threads); i++) {
-        int64_t t = begin + i / chunks, row = j->num_rows * t / num_tiles, rows = j->num_rows * (t + 1) / num_tiles - row;
+        int64_t t = begin + i / chunks, row = row_of_tile(j, t), rows = row_of_tile(j, t + 1) - row;
         pack_x(j, row, rows, i % chunks * CHUNK, packed_x + ((row - block_row) * j->num_units + i % chunks * CHUNK * rows) * X_WORDS);
       }
       if (!few) {
@@ -279,12 +294,13 @@ static void multiply(const job *j) {
       int64_t items = j->weight.num_panels * parts;
       for (int64_t i = items * thread / num_threads; i < items * (thread + 1) / num_threads; i++) {
         int64_t part = i % parts;
-        multiply_panel(j, packed_x, i / parts, num_tiles, begin + count * part / parts, begin + count * (part + 1) / parts, block_row, depth);
+        multiply_panel(j, packed_x, i / parts, begin + count * part / parts, begin + count * (part + 1) / parts, block_row, depth);
       }
       if (begin + block < num_tiles) {
         #pragma omp barrier
       }
     }
+    if (j->in_tiles) end_tiles();
   }
 }
 '''
@@ -329,6 +345,8 @@ void linear(void *weight, void *x, int64_t x_stride, int64_t num_rows, void *bia
            .x_is_bfloat16 = types & 1, .bias_is_bfloat16 = types >> 1 & 1, .out_is_bfloat16 = types >> 2 & 1, .gated = types >> 3};
   j.num_units = units_of(&j.weight);
   j.x_stride = x_stride * (j.x_is_bfloat16 ? 2 : 4);
+  j.in_tiles = IN_TILES(num_rows, j.num_units);
+  j.num_tiles = divide_up(num_rows, j.in_tiles ? 32 : LARGEST_TILE);
   multiply(&j);
 }
 '''
@@ -382,7 +400,7 @@ class Weight:
         return f'{type(self).__name__}({self.shape[0]} x {self.shape[1]}, {kind}{", paired" * self.paired}, {self.nbytes / 1e6:.1f} MB)'
 
 # %% ../../nbs/3b_linear.ipynb #c0da5ca9
-PANEL_ROWS, BLOCK_ROWS = 32, 192     # as in the C source
+PANEL_ROWS, BLOCK_ROWS = 32, 384     # as in the C source
 Zeros = Callable[..., Tensor]        # torch.zeros, or zeros in memory of another kind
 FLOATS = (torch.float32, torch.bfloat16)
 
@@ -430,7 +448,7 @@ class PackedWeight(Weight):
         out = torch.empty((num_rows, self._computed >> gated), dtype=out_dtype, device=self.device)
         if num_rows:
             self._linear[x.dtype](self._address, x.data_ptr(), strides[0], num_rows, None if bias is None else bias.data_ptr(), out.data_ptr(),
-                                  types, scratch(min(num_rows, BLOCK_ROWS) * self._row_bytes))
+                                  types, scratch(min(-(-num_rows // 16) * 16, BLOCK_ROWS) * self._row_bytes))
         return out[:, self.first_row:] if self.first_row else out
 
     def gather(self, ids: Int64[Tensor, "num_ids"]) -> Float[Tensor, "num_ids in_features"]:
@@ -495,15 +513,11 @@ def pack_panels(weight: Float[Tensor, "out_features in_features"], paired: bool 
     return packed
 
 # %% ../../nbs/3b_linear.ipynb #5d5a835c
-def has_amx() -> bool:
-    "Does this CPU multiply bfloat16 matrices in tiles?"
-    return cpu_has('amx_bf16')
-
 def pack_weight(weight: Float[Tensor, "out_features in_features"], paired: bool = False, zeros: Zeros = torch.zeros) -> 'Tensor | Weight':
     """A weight on the CPU, float32 or bfloat16, in the form that `linear` is fastest with here: panels for the C kernel, oneDNN's form, or
     as it is where the Triton kernels are meant. `paired`: its rows are gates, then as many ups, for `linear_silu_and_mul`. `zeros`: gives
     the panels' memory (`torch.zeros`, or large pages)."""
-    if use_c(weight) and not (weight.dtype == torch.bfloat16 and has_amx() and KERNELS == 'auto'): return pack_panels(weight, paired, zeros)
+    if use_c(weight): return pack_panels(weight, paired, zeros)
     if weight.device.type != 'cpu' or weight.dtype not in FLOATS: return weight
     meant = KERNELS == 'torch' or KERNELS == 'auto' and not INTERPRETED
     return OneDNNWeight(weight) if meant and onednn_packs(weight.dtype) else weight

@@ -27,6 +27,7 @@ CODES = r'''
 #define X_WORDS ((PAIRS ? 16 : 32) + 1)          // and the sum of the block
 #define PANEL_WORDS (COLUMNS * CODE_WORDS + COLUMNS / 2 * SCALES)
 #define CHUNK 1
+#define IN_TILES(num_rows, num_units) 0          // a matrix unit cannot scale its sums block by block
 #undef LARGEST_TILE
 #if LANES == 16 || defined(__aarch64__)
 #define LARGEST_TILE 6                           // rows: 24 of 32 registers hold sums
