@@ -15,6 +15,7 @@ from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 from ..kernels import triton_compat
 from ..kernels.attention_backends import paged
+from ..kernels.c_compiler import use_c
 from ..model.llama import Batch
 
 # %% ../../nbs/69_cuda_graphs.ipynb #56067d94
@@ -121,14 +122,16 @@ class DecodeGraphs:
 
 # %% ../../nbs/69_cuda_graphs.ipynb #4c7056a6
 @no_type_check
-def pick_eager(enforce_eager: bool | None, device: torch.device, attention_backend: Callable) -> bool:
-    "Whether decode steps run without CUDA graphs; None records them where that can be. Raises ValueError or TypeError."
+def pick_eager(enforce_eager: bool | None, device: torch.device, attention_backend: Callable, dtype: torch.dtype) -> bool:
+    "Whether decode steps run unrecorded; None records them where that can be. Raises ValueError or TypeError."
     if enforce_eager is not None and not isinstance(enforce_eager, bool):
         raise TypeError(f'enforce_eager must be True, False or None, got {enforce_eager!r}')
     obstacle = None
-    if device.type != 'cuda': obstacle = f'the device is {str(device)!r}, and only CUDA devices have graphs'
+    if device.type not in ('cpu', 'cuda'): obstacle = f'the device is {str(device)!r}, and only CUDA devices and CPUs record'
+    elif device.type == 'cpu' and not use_c(torch.empty(0, dtype=dtype, device='cpu')):
+        obstacle = f'on a CPU calls of C kernels are recorded, and here PyTorch computes ({str(dtype)[6:]}, LLM_INFER_KERNELS={triton_compat.KERNELS!r})'
     elif attention_backend is not paged:
         obstacle = f'attention_backend={attention_backend.__name__!r} looks at the batch on the host in every step'
     elif triton_compat.KERNELS == 'torch': obstacle = "LLM_INFER_KERNELS='torch' looks at the batch on the host in every step"
-    if enforce_eager is False and obstacle: raise ValueError(f'enforce_eager=False asks for CUDA graphs, but {obstacle}')
+    if enforce_eager is False and obstacle: raise ValueError(f'enforce_eager=False asks for recorded decode steps, but {obstacle}')
     return bool(enforce_eager or obstacle)

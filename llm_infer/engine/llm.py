@@ -22,6 +22,7 @@ import torch
 from ..config import ModelConfig, SchedulerConfig
 from ..core.scheduler import Scheduler
 from .cuda_graphs import DecodeGraphs, capture_sizes, pick_eager
+from .recorded_decodes import RecordedDecodes
 from .llm_engine import LLMEngine, check_call, serve
 from .outputs import RequestOutput, RequestState
 from .runner import ModelRunner, activation_bytes, available_ram, fit_max_model_len, kv_cache_budget, num_host_blocks, num_kv_blocks
@@ -106,7 +107,8 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
     swaps = limits['preemption_mode'] == 'swap'
     most = SchedulerConfig(num_blocks=2**40, max_model_len=length, num_host_blocks=int(swaps), **limits)   # every limit but the pools' is checked here
     backend = pick_attention_backend(attention_backend, most.enable_prefix_caching, most.enable_chunked_prefill)
-    sizes = [] if pick_eager(enforce_eager, device, backend) else capture_sizes(most.max_num_seqs)
+    eager = pick_eager(enforce_eager, device, backend, dtype)
+    sizes = [] if eager or device.type != 'cuda' else capture_sizes(most.max_num_seqs)
     def count_blocks():
         steps = [(most.max_num_batched_tokens, most.max_num_seqs), *((size, size) for size in sizes[-1:])]   # graphs have their own
         reserve = sum(activation_bytes(config, *step, dtype.itemsize) for step in steps)
@@ -134,6 +136,7 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
     kv_cache = new_kv_cache(config, num_blocks, most.block_size, dtype, device)
     model = Llama(config, weights, length, backend)
     if sizes: model = DecodeGraphs(model, kv_cache, length, config.vocab_size, sizes)
+    elif not eager: model = RecordedDecodes(model, kv_cache, most.max_num_seqs)
     return scheduler, ModelRunner(model, kv_cache, Sampler(), host_blocks)
 
 # %% ../../nbs/65_llm.ipynb #5ca2fc74
@@ -257,8 +260,8 @@ class LLM(OfflineEngine):
 
     `model`: a Hugging Face folder, a GGUF file or a hub id; None is the default model, fetched once. Size of the cache:
     `num_gpu_blocks_override`, else `kv_cache_memory_bytes`, else `gpu_memory_utilization` (on a CPU, of what is available).
-    `attention_backend`: 'paged', 'split' or 'contiguous_prefill'; `enforce_eager`: True for no CUDA graphs, False for an error
-    where there can be none, None for graphs where they can be. `generation_config`: 'auto' takes the sampling parameters of calls
+    `attention_backend`: 'paged', 'split' or 'contiguous_prefill'; `enforce_eager`: True for decode steps that are never
+    recorded (CUDA graphs; on a CPU, calls of C kernels), False for an error where they cannot be, None for recorded where they can be. `generation_config`: 'auto' takes the sampling parameters of calls
     that bring none from the model's generation_config.json, 'vllm' takes this project's own defaults. `quantization`: 'gguf' multiplies
     a GGUF file's own 4- or 8-bit blocks (CPU only). `dtype`: 'auto' is bfloat16 on CPUs that multiply it, else float32.
     `preemption_mode`: a request that is preempted for want of blocks is computed again ('recompute'), or its blocks are copied to

@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from jaxtyping import Float, Int32
 from torch import Tensor
-from .c_compiler import c_function, c_library, c_numbers
+from .c_compiler import RECORDINGS, c_empty, c_function, c_library, c_numbers
 
 # %% ../../nbs/3c_attention_c.ipynb #4a2cd1b2
 SIZES = r'''
@@ -615,7 +615,8 @@ class Scratch(threading.local):
     num_tiles = num_floats = -1
 
     def of(self, num_tiles: int, num_floats: int) -> tuple[int, int]:
-        "Addresses of room for so many tiles, and floats of parts."
+        "Addresses of room for so many tiles, and floats of parts (a recording gets its own for each call)."
+        if RECORDINGS: return c_empty((num_tiles, 4), torch.int32).data_ptr(), c_empty((num_floats,), torch.float32).data_ptr()
         if num_tiles > self.num_tiles:
             self.num_tiles = 2 * num_tiles
             self.tiles = torch.empty((self.num_tiles, 4), dtype=torch.int32, device='cpu')
@@ -649,7 +650,7 @@ def attention_c(q: Float[Tensor, "num_sched_tokens num_heads head_dim"],
     (num_tokens, num_heads, head_dim), (_, block_size, num_kv_heads, _) = q.shape, key_cache.shape
     if scale <= 0: raise ValueError(f'scale must be above 0, got {scale}')
     group, num_reqs, num_threads = num_heads // num_kv_heads, seq_lens.shape[0], torch.get_num_threads()
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    out = c_empty(q.shape, q.dtype)
     layout = c_numbers(num_kv_heads, group, block_size, block_table.stride(0), *q.stride()[:2], *key_cache.stride()[:3],
                        *value_cache.stride()[:3], sliding_window or 0)
     num_tiles = num_tokens * group // ROWS + num_reqs

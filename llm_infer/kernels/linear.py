@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
-from .c_compiler import c_function, c_library, use_c
+from .c_compiler import RECORDINGS, c_empty, c_function, c_library, use_c
 from .silu_and_mul import silu_and_mul
 from .triton_compat import INTERPRETED, KERNELS
 
@@ -362,7 +362,8 @@ def linear_functions(dtype: torch.dtype) -> tuple:
 _scratch = threading.local()
 
 def scratch(num_bytes: int) -> int:
-    "The address of this thread's memory for packed activations, kept from call to call."
+    "The address of this thread's memory for packed activations, kept from call to call (a recording gets its own for each)."
+    if RECORDINGS: return c_empty((num_bytes,), torch.uint8).data_ptr()
     if getattr(_scratch, 'size', 0) < num_bytes:
         _scratch.memory, _scratch.size = torch.empty(num_bytes, dtype=torch.uint8, device='cpu'), num_bytes
         _scratch.address = _scratch.memory.data_ptr()
@@ -445,7 +446,7 @@ class PackedWeight(Weight):
         if bias is not None:
             if self.first_row or bias.stride(0) != 1: bias = F.pad(bias, (self.first_row, 0)).contiguous()
             types += 2 * (bias.dtype is torch.bfloat16)
-        out = torch.empty((num_rows, self._computed >> gated), dtype=out_dtype, device=self.device)
+        out = c_empty((num_rows, self._computed >> gated), out_dtype)
         if num_rows:
             self._linear[x.dtype](self._address, x.data_ptr(), strides[0], num_rows, None if bias is None else bias.data_ptr(), out.data_ptr(),
                                   types, scratch(min(-(-num_rows // 16) * 16, BLOCK_ROWS) * self._row_bytes))

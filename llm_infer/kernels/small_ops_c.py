@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from .c_compiler import c_function, c_library, c_numbers
+from .c_compiler import c_empty, c_function, c_library, c_numbers
 
 # %% ../../nbs/3d_small_ops_c.ipynb #55e15bcd
 NUMBERS = r'''
@@ -101,7 +101,7 @@ def rms_norm_c(x: Float[Tensor, "num_sched_tokens *heads hidden_size"], weight: 
     size = x.shape[-1]
     heads = x.unsqueeze(1).flatten(1, -2)
     if heads.stride(2) != 1: heads = heads.contiguous()
-    out, weight = torch.empty(x.shape, dtype=x.dtype, device=x.device), contiguous_floats(weight, size)     # named: it must outlive the call
+    out, weight = c_empty(x.shape, x.dtype), contiguous_floats(weight, size)     # named: it must outlive the call
     functions(x.dtype == torch.bfloat16)[0](
         out.data_ptr(), heads.data_ptr(), weight.data_ptr(), heads.shape[0], heads.shape[1], size, heads.stride(0), heads.stride(1), eps)
     return out

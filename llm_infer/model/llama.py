@@ -111,14 +111,23 @@ class Llama:
         if self._caches[0] is not kv_cache: self._caches = kv_cache, [layer.unbind() for layer in kv_cache]
         return self._caches[1]
 
+    def embed(self, input_ids: Int64[Tensor, "num_sched_tokens"], dtype: torch.dtype
+              ) -> tuple[Float[Tensor, "num_sched_tokens hidden_size"], Float[Tensor, "num_sched_tokens hidden_size"]]:
+        "Where the layers begin: each token's row of the table as `x`, and as the `residual`, which is float32 on a CPU."
+        x = embedding(input_ids, self.embed_tokens).to(dtype)
+        return x, x.float() if x.device.type == 'cpu' else x
+
     def __call__(self, batch: Batch, kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"]
                  ) -> Float[Tensor, "num_sampled vocab_size"]:
         "Run one step: write K and V of its tokens into `kv_cache`, in place; return float32 logits of `batch.logits_indices`."
+        return self.run_layers(*self.embed(batch.input_ids, kv_cache.dtype), batch, kv_cache)
+
+    def run_layers(self, x: Float[Tensor, "num_sched_tokens hidden_size"], residual: Float[Tensor, "num_sched_tokens hidden_size"], batch: Batch,
+                   kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"]) -> Float[Tensor, "num_sampled vocab_size"]:
+        "All of the step after the embedding; `residual` is changed in place."
         c, eps, rows = self.config, self.config.rms_norm_eps, batch.logits_indices
         attend = self.attention_backend(batch, batch.cu_seqlens, c.head_dim ** -0.5)
         following_norms = [layer.input_norm for layer in self.layers[1:]] + [self.norm]
-        x = embedding(batch.input_ids, self.embed_tokens).to(kv_cache.dtype)
-        residual = x.float() if x.device.type == 'cpu' else x
         x = rms_norm(x, self.layers[0].input_norm, eps)
         for layer, next_norm, (key_cache, value_cache) in zip(self.layers, following_norms, self.layer_caches(kv_cache)):
             if layer is not self.layers[-1] or len(rows) == len(x):

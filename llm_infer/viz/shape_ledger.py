@@ -33,7 +33,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..engine import runner as engine_runner
-from ..engine.cuda_graphs import DecodeGraphs
 from ..engine.llm_engine import HeldInterrupts, LLMEngine, add_to_engine, advance, check_call
 from ..engine.step_batch import StepBatch
 from ..kernels import attention_backends
@@ -667,7 +666,7 @@ def shape_ledger(llm: LLMEngine, prompt: Any = None, sampling_params: Any = None
 def own_ids(states: Sequence[Any]) -> list[str]: return [c.request.request_id for state in states for c in state.completions]
 
 # %% ../../nbs/73_shape_ledger.ipynb #6c8caede
-GRAPHS = 'This engine replays decode steps as CUDA graphs, inside which no call can be seen: for this ledger the model ran without them.'
+GRAPHS = 'This engine replays recorded decode steps, inside which no call can be seen: for this ledger the model ran without.'
 
 @no_type_check
 def write_ledger(llm: LLMEngine, recorder: Recorder, states: Sequence[Any]) -> ShapeLedger:
@@ -684,5 +683,6 @@ def write_ledger(llm: LLMEngine, recorder: Recorder, states: Sequence[Any]) -> S
     kinds = ', '.join(f'{part.num_scheduled_tokens} of request {part.request.request_id!r} ({part.kind})' for part in plan.scheduled)
     title = f'Step {plan.step} of {llm.model_name}, {str(llm.runner.kv_cache.dtype)[6:]} on {llm.runner.device.type}.'
     sentence = f'{plan.total_num_scheduled_tokens} tokens, of a budget of {plan.token_budget}: {kinds}.'
-    notes = (GRAPHS,) if isinstance(llm.runner.model, DecodeGraphs) else ()
+    replayed = llm.runner.model is not llm.runner.eager_model and all(part.num_scheduled_tokens == 1 for part in plan.scheduled)
+    notes = (GRAPHS,) if replayed else ()
     return ShapeLedger(title, sentence, recorder.sizes, tuple(stages), notes)
