@@ -39,7 +39,7 @@ with warnings.catch_warnings(record=True) as said:
     llm = LLM(sys.argv[1], dtype='float32', skip_tokenizer_init=True, num_gpu_blocks_override=16)
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     tokens = [o.outputs[0].token_ids for o in llm.generate([[1, 2, 3], [5, 6, 7, 8, 9, 10, 11]], params, use_tqdm=False)]
-print(json.dumps([tokens, isinstance(llm.runner.model.lm_head, PackedWeight), [str(w.message) for w in said if 'kernel' in str(w.message)]]))
+print(json.dumps([tokens, isinstance(llm.runner.eager_model.lm_head, PackedWeight), [str(w.message) for w in said if 'kernel' in str(w.message)]]))
 '''
 
 def start(model: Path, **environment) -> subprocess.Popen:

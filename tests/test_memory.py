@@ -23,7 +23,7 @@ before = peak()
 llm = LLM(dtype=sys.argv[1], max_model_len=512, num_gpu_blocks_override=32, skip_tokenizer_init=True)
 loaded = peak()
 llm.generate([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=8, ignore_eos=True), use_tqdm=False)
-model = llm.runner.model
+model = llm.runner.eager_model
 weights = {id(w): w.nbytes for layer in model.layers for w in layer if w is not None}
 weights |= {id(w): w.nbytes for w in (model.embed_tokens, model.lm_head, model.norm)}
 print(json.dumps([loaded - before, peak() - before, sum(weights.values()), llm.runner.kv_cache.nbytes]))

@@ -135,7 +135,7 @@ def on_tensors(model):
                                                 ('LlamaForCausalLM', {'partial_rotary_factor': .5})])
 def test_other_models(tmp_path, architecture, more, unpacked):
     llm = small_engine(tmp_path, architecture, **more)
-    if unpacked: on_tensors(llm.runner.model)
+    if unpacked: on_tensors(llm.runner.eager_model)
     ledger, c = shape_ledger(llm, [[1, 2, 3, 4], [5, 6]], SamplingParams(temperature=0)), llm.config
     for stage in ledger.stages:
         for a in (*stage.reads, *stage.writes):
@@ -157,7 +157,7 @@ def test_other_models(tmp_path, architecture, more, unpacked):
 # %% ../nbs/tests/73_shape_ledger.ipynb #68c74fb9
 def test_quantised_weights():
     llm = LLM(max_model_len=64, num_gpu_blocks_override=8, dtype='bfloat16', quantization='gguf', device='cpu')
-    ledger, model = shape_ledger(llm, 'The sky is'), llm.runner.model
+    ledger, model = shape_ledger(llm, 'The sky is'), llm.runner.eager_model
     assert [s.op for s in ledger.section('embedding')] == ['embedding', 'to', 'float', 'rms_norm']        # float32, bfloat16, and the residual in float32
     matrices = [w for layer in model.layers for w in (layer.qkv_proj, layer.o_proj, layer.gate_up_proj, layer.down_proj)] + [model.lm_head]
     read = [s.reads[1] for s in ledger.stages if s.op in ('linear', 'linear_silu_and_mul')]

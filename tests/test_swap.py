@@ -110,7 +110,7 @@ def test_same_tokens(case):
 # %% ../nbs/tests/65_swap.ipynb #0c89418f
 def test_decode_graphs():
     llm = swapping()
-    llm.runner.model = DecodeGraphs(llm.runner.model, llm.runner.kv_cache, 57, 96, [1, 2, 4, 8], capture_nothing)
+    llm.runner.model = DecodeGraphs(llm.runner.eager_model, llm.runner.kv_cache, 57, 96, [1, 2, 4, 8], capture_nothing)
     assert run(llm, prompts(), params()) == wanted() and llm.stats.swaps >= 10
 
 # %% ../nbs/tests/65_swap.ipynb #23295878

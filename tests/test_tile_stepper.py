@@ -63,10 +63,10 @@ def test_recording_changes_nothing(llm):
     token_ids, calls = record_decode(llm, PROMPT)
     assert token_ids[-1] == before[0] and len(calls) == llm.config.num_layers and not llm.has_unfinished_requests()
     assert llm.generate(PROMPT, greedy, use_tqdm=False)[0].outputs[0].token_ids == before
-    backend = llm.runner.model.attention_backend
+    backend = llm.runner.eager_model.attention_backend
     with pytest.raises(RuntimeError, match='stop'):
         with watch_attention(llm, 'x'): raise RuntimeError('stop')
-    assert llm.runner.model.attention_backend is backend                          # also after an error
+    assert llm.runner.eager_model.attention_backend is backend                          # also after an error
     llm.scheduler.check_invariants()
     assert llm.scheduler.pool.num_used_blocks == 0
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import NamedTuple
 from ..config import SchedulerConfig
-from .kv_blocks import BlockPool, HostBlocks, KVBlock, KVCacheManager
+from .kv_blocks import BlockPool, FreeBlockQueue, HostBlocks, KVBlock, KVCacheManager
 from .request import Request, RequestStatus, append_token
 
 # %% ../../nbs/22_scheduler.ipynb #cfbbe4de
@@ -444,6 +444,7 @@ def reset_prefix_cache(scheduler: 'Scheduler') -> bool:
     if pool.num_used_blocks or (scheduler.host and scheduler.host.tables): return False
     for block in pool.blocks:
         if block.block_hash is not None: pool.uncache(block)
+    pool.free_queue = FreeBlockQueue(pool.blocks)
     for observer in scheduler.observers: observer.cache_reset()
     return True
 

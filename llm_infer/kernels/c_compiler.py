@@ -88,6 +88,15 @@ INLINE halves to_halves(floats x) { return (halves)_mm512_cvtneps_pbh((__m512)x)
 #else
 INLINE halves to_halves(floats x) { return __builtin_convertvector(rounded(x) >> 16, halves); }
 #endif
+INLINE void store_halves(bfloat16 *to, floats x) {
+  halves h = to_halves(x);
+  memcpy(to, &h, sizeof h);
+}
+INLINE floats load_halves(const bfloat16 *from) {
+  halves h;
+  memcpy(&h, from, sizeof h);
+  return (floats)(__builtin_convertvector(h, words) << 16);
+}
 INLINE words pack_pairs(floats even, floats odd) { return rounded(even) >> 16 | (rounded(odd) & 0xffff0000u); }
 
 INLINE float from_bfloat16(bfloat16 x) {

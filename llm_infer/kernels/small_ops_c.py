@@ -19,10 +19,14 @@ NUMBERS = r'''
 typedef bfloat16 number;
 #define widen from_bfloat16
 #define narrow to_bfloat16
+#define load_numbers load_halves                 // LANES of them
+#define store_numbers store_halves
 #else
 typedef float number;
 #define widen(x) (x)
 #define narrow(x) (x)
+#define load_numbers load
+#define store_numbers store
 #endif
 
 INLINE float sum_of_squares(const float *x, int64_t size) {
@@ -40,7 +44,9 @@ INLINE float sum_of_squares(const float *x, int64_t size) {
 
 INLINE void scale_row(number *restrict out, const float *restrict x, const float *restrict weight, int64_t size, float eps) {
   float scale = 1.f / sqrtf(sum_of_squares(x, size) / size + eps);
-  for (int64_t i = 0; i < size; i++) out[i] = narrow(x[i] * scale * weight[i]);
+  int64_t i = 0;
+  for (; i + LANES <= size; i += LANES) store_numbers(out + i, load(x + i) * scale * load(weight + i));
+  for (; i < size; i++) out[i] = narrow(x[i] * scale * weight[i]);
 }
 '''
 
@@ -76,7 +82,9 @@ void add_rms_norm(void *x, void *residual, void *weight, int64_t rows, int64_t s
   for (int64_t row = 0; row < rows; row++) {
     number *part = (number *)x + row * size;
     float *total = (float *)residual + row * size;
-    for (int64_t i = 0; i < size; i++) total[i] += widen(part[i]);
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) store(total + i, load(total + i) + load_numbers(part + i));
+    for (; i < size; i++) total[i] += widen(part[i]);
     scale_row(part, total, weight, size, eps);
   }
 }
@@ -121,7 +129,13 @@ def add_rms_norm_c(x: Float[Tensor, "num_sched_tokens hidden_size"], residual: F
 ROTATION = r'''
 INLINE void rotate(number *restrict x, const float *restrict cos, const float *restrict sin, int64_t pairs) {
   number *restrict second = x + pairs;
-  for (int64_t i = 0; i < pairs; i++) {
+  int64_t i = 0;
+  for (; i + LANES <= pairs; i += LANES) {
+    floats a = load_numbers(x + i), b = load_numbers(second + i);
+    store_numbers(x + i, a * load(cos + i) - b * load(sin + i));
+    store_numbers(second + i, b * load(cos + i) + a * load(sin + i));
+  }
+  for (; i < pairs; i++) {
     float a = widen(x[i]), b = widen(second[i]);
     x[i] = narrow(a * cos[i] - b * sin[i]);
     second[i] = narrow(b * cos[i] + a * sin[i]);
