@@ -6,12 +6,12 @@
 __all__ = ['needs_c', 'both_types', 'ROWS', 'needs_tiles', 'CHECK', 'DENSE_CHECK', 'BLOCK_CHECK', 'MAIN', 'numbers',
            'within_gaps', 'error', 'poisoned_outputs', 'test_products', 'test_gates_and_ups', 'test_rows_and_gather',
            'test_types_and_shapes', 'test_one_bad_row_stays_alone', 'tiles_here', 'no_tiles',
-           'test_tiles_and_vectors_agree', 'random_blocks', 'test_quantised_products',
-           'test_quantised_pairs_rows_and_gather', 'test_onednn', 'test_choice_of_form',
-           'test_dense_weights_are_as_ever', 'targets', 'check_source', 'test_builds']
+           'test_tiles_and_vectors_agree', 'test_a_matrix_unit_that_is_there_is_used', 'test_memory_for_rows_is_enough',
+           'random_blocks', 'test_quantised_products', 'test_quantised_pairs_rows_and_gather', 'test_onednn',
+           'test_choice_of_form', 'test_dense_weights_are_as_ever', 'targets', 'check_source', 'test_builds']
 
 # %% ../nbs/tests/3b_linear.ipynb #db05b46c
-import platform, shutil, subprocess
+import ctypes, platform, shutil, subprocess
 from pathlib import Path
 import gguf
 import numpy as np
@@ -19,7 +19,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from llm_infer.kernels import linear as module
-from llm_infer.kernels.c_compiler import OPTIONS, VECTORS, c_function, c_library, c_works, cpu_has
+from llm_infer.kernels.c_compiler import OPTIONS, VECTORS, c_function, c_library, c_works, compiler, cpu_has
 from llm_infer.kernels.linear import FLOATS, LINEAR_SOURCE, OneDNNWeight, linear, linear_silu_and_mul, onednn_packs, pack_panels, pack_weight
 from llm_infer.kernels.quantized import KINDS, QUANTIZED_SOURCE, QuantizedWeight
 from llm_infer.kernels.silu_and_mul import silu_and_mul
@@ -191,6 +191,29 @@ def test_tiles_and_vectors_agree(in_features, out_features, rows, num_threads, n
                     assert near(got, want) and torch.equal(linear(x, packed, bias, torch.bfloat16), got.bfloat16())
                 if paired: assert near(*(linear_silu_and_mul(all_x[:num_rows], form, bias) for form in (packed, vectors)))
     finally: torch.set_num_threads(before)
+
+# %% ../nbs/tests/3b_linear.ipynb #1bb7d5ae
+def test_a_matrix_unit_that_is_there_is_used():
+    supported = ctypes.c_uint64()
+    if not cpu_has('amx_bf16') or ctypes.CDLL(None).syscall(158, 0x1021, ctypes.byref(supported)): pytest.skip('no matrix unit')     # ARCH_GET_XCOMP_SUPP
+    if not supported.value >> 18 & 1 or compiler() is None: pytest.skip('the system has no tiles, or there is no compiler')
+    known = subprocess.run([*compiler()[0], '-march=native', '-dM', '-E', '-x', 'c', '/dev/null'], capture_output=True, text=True).stdout
+    if '__AVX512F__' not in known or 'AMXBF16' not in known.replace('_', ''): pytest.skip('the compiler knows no tiles')
+    assert tiles_here()
+
+# %% ../nbs/tests/3b_linear.ipynb #b47d4414
+@needs_c
+@both_types
+@pytest.mark.parametrize('in_features', [33, 64, 576, 4096])
+def test_memory_for_rows_is_enough(in_features, dtype, monkeypatch):
+    packed, behind = pack_panels(numbers(33, in_features, dtype=dtype)), 1 << 18
+    def memory(num_bytes):
+        memory.given = torch.full((num_bytes + behind,), 0xaa, dtype=torch.uint8)
+        return memory.given.data_ptr()
+    monkeypatch.setattr(module, 'scratch', memory)
+    for num_rows in (*ROWS, 383, 385, 500):
+        linear(numbers(num_rows, in_features, dtype=dtype), packed)
+        assert (memory.given[-behind:] == 0xaa).all()
 
 # %% ../nbs/tests/3b_linear.ipynb #11071d0f
 def random_blocks(kind, out_features, num_blocks, seed=0):
