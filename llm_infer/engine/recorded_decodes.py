@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from .cuda_graphs import StaticBatch
 from ..kernels.recorded import NotRecorded, Recording, Replay
-from ..model.llama import Batch, Llama
+from ..model.llama import Batch, Llama, start_stream
 
 # %% ../../nbs/6a_recorded_decodes.ipynb #b6b695c2
 class RecordedDecodes:
@@ -40,7 +40,7 @@ class RecordedDecodes:
         decodes = len(batch.input_ids) == num_reqs == len(batch.logits_indices)
         if not decodes or num_reqs > self.most or self.obstacle or kv_cache is not self.kv_cache: return self.model(batch, kv_cache)
         self.static.fill(batch, num_reqs)
-        for static, filled in zip((self.x, self.residual), self.model.embed(batch.input_ids, kv_cache.dtype)): static[:num_reqs].copy_(filled)
+        for static, filled in zip((self.x, self.residual), start_stream(batch.input_ids, self.model.embed_tokens, kv_cache.dtype)): static[:num_reqs].copy_(filled)
         size = num_reqs, torch.get_num_threads()               # of which attention is told
         return self.replays[size]() if size in self.replays else self.record(size)
 
@@ -55,4 +55,4 @@ class RecordedDecodes:
             warnings.warn(f'decode steps are not recorded: {error}', stacklevel=2)
         return logits
 
-    def __repr__(self) -> str: return f'RecordedDecodes({self.model!r}, {len(self.replays)} sizes recorded, {len(self.memory) / 1e6:.1f} MB)'
+    def __repr__(self) -> str: return f'RecordedDecodes({self.model!r}, {len(self.replays)} sizes recorded)'
