@@ -615,14 +615,14 @@ class Scratch(threading.local):
     num_tiles = num_floats = -1
 
     def of(self, num_tiles: int, num_floats: int) -> tuple[int, int]:
-        "Addresses of room for so many tiles, and floats of parts (a recording gets its own for each call)."
-        if RECORDINGS: return c_empty((num_tiles, 4), torch.int32).data_ptr(), c_empty((num_floats,), torch.float32).data_ptr()
+        "Addresses of room for so many tiles, and floats of parts."
         if num_tiles > self.num_tiles:
             self.num_tiles = 2 * num_tiles
-            self.tiles = torch.empty((self.num_tiles, 4), dtype=torch.int32, device='cpu')
+            self.tiles = c_empty((self.num_tiles, 4), torch.int32)
         if num_floats > self.num_floats:
             self.num_floats = num_floats
-            self.parts = torch.empty(num_floats, dtype=torch.float32, device='cpu')
+            self.parts = c_empty((num_floats,), torch.float32)
+        for recording in RECORDINGS: recording.keep(self.tiles), recording.keep(self.parts)
         return self.tiles.data_ptr(), self.parts.data_ptr()
 
 scratch = Scratch()

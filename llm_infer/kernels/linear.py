@@ -362,11 +362,11 @@ def linear_functions(dtype: torch.dtype) -> tuple:
 _scratch = threading.local()
 
 def scratch(num_bytes: int) -> int:
-    "The address of this thread's memory for packed activations, kept from call to call (a recording gets its own for each)."
-    if RECORDINGS: return c_empty((num_bytes,), torch.uint8).data_ptr()
+    "The address of this thread's memory for packed activations, kept from call to call."
     if getattr(_scratch, 'size', 0) < num_bytes:
-        _scratch.memory, _scratch.size = torch.empty(num_bytes, dtype=torch.uint8, device='cpu'), num_bytes
+        _scratch.memory, _scratch.size = c_empty((num_bytes,), torch.uint8), num_bytes
         _scratch.address = _scratch.memory.data_ptr()
+    for recording in RECORDINGS: recording.keep(_scratch.memory)
     return _scratch.address
 
 # %% ../../nbs/3b_linear.ipynb #4fb5b09c

@@ -44,6 +44,9 @@ class Recording(TorchDispatchMode):
         self.memory.append(memory)                     # another thread's as well: nobody else may hold it
         if get_ident() == self.thread: self.expected = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool: return False     # PyTorch's: otherwise the first operation imports its compiler, 800 modules
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if not func.is_view and not self.expected: self.others.append(str(func))
         return func(*args, **kwargs or {})
