@@ -21,9 +21,10 @@ CONFIG = dict(architectures=['LlamaForCausalLM'], model_type='llama', vocab_size
               num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5, rope_theta=10000., tie_word_embeddings=True,
               torch_dtype='float32', eos_token_id=0)
 
-def write_model(folder: Path) -> Path:
+def write_model(folder: Path, config=CONFIG) -> Path:
+    "A random checkpoint in which every part matters."
     folder.mkdir()
-    (folder / 'config.json').write_text(json.dumps(CONFIG))
+    (folder / 'config.json').write_text(json.dumps(config))
     generator = torch.Generator().manual_seed(0)
     tensors = {name: torch.randn(shape, generator=generator) * (shape[-1] ** -.5 if len(shape) == 2 else .2) + (len(shape) == 1)
                for name, shape in expected_tensors(ModelConfig.from_folder(folder)).items()}

@@ -10,7 +10,7 @@ import warnings
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from .cuda_graphs import StaticBatch
+from .cuda_graphs import StaticBatch, only_decodes
 from ..kernels.recorded import NotRecorded, Recording, Replay
 from ..model.llama import Batch, Llama, start_stream
 
@@ -37,8 +37,7 @@ class RecordedDecodes:
     def __call__(self, batch: Batch, kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"]
                  ) -> Float[Tensor, "num_sampled vocab_size"]:
         num_reqs = len(batch.seq_lens)
-        decodes = len(batch.input_ids) == num_reqs == len(batch.logits_indices)
-        if not decodes or num_reqs > self.most or self.obstacle or kv_cache is not self.kv_cache: return self.model(batch, kv_cache)
+        if not only_decodes(batch) or num_reqs > self.most or self.obstacle or kv_cache is not self.kv_cache: return self.model(batch, kv_cache)
         self.static.fill(batch, num_reqs)
         for static, filled in zip((self.x, self.residual), start_stream(batch.input_ids, self.model.embed_tokens, kv_cache.dtype)): static[:num_reqs].copy_(filled)
         size = num_reqs, torch.get_num_threads()               # of which attention is told

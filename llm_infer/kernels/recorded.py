@@ -95,10 +95,12 @@ class Replay:
             i = bisect_right(starts, address) - 1
             return i if i >= 0 and address < starts[i] + memory[i].nbytes else None
         uses = {}
-        for number, (function, arguments) in enumerate([*self.calls, (None, [result.data_ptr()])]):
-            for address in arguments if function is None else [a for a, kind in zip(arguments, function.signature) if kind == 'p' and isinstance(a, int)]:
-                if (i := place_of(address)) is not None: uses.setdefault(i, []).append(number)
-        if place_of(result.data_ptr()) is None: raise NotRecorded('no C call has made the result')
+        for number, (function, arguments) in enumerate(self.calls):
+            for address, kind in zip(arguments, function.signature):
+                if kind == 'p' and isinstance(address, int) and (i := place_of(address)) is not None: uses.setdefault(i, []).append(number)
+        made = place_of(result.data_ptr())
+        if made not in uses: raise NotRecorded('no C call has made the result')
+        uses[made].append(len(self.calls))
         places, self.num_bytes = plan_memory([(used[0], used[-1], -(-memory[i].nbytes // 64) * 64) for i, used in uses.items()])
         self.memory = memory_for(self.num_bytes)
         moved = dict(zip(uses, places))
