@@ -155,6 +155,7 @@ typedef struct {                                 // a packed weight
 typedef struct {                                 // a product with one
   matrix weight;
   int64_t num_units, num_rows, num_tiles, in_tiles;        // in_tiles: those of a matrix unit
+  int64_t num_in_place;                          // tiles whose rows are read where they lie; those after them are packed
   const char *x;
   int64_t x_stride;                              // in bytes
   const void *bias;
@@ -187,19 +188,16 @@ INLINE int find_row(const matrix *w, int64_t first_row, int64_t id, int64_t *pan
 
 # %% ../../nbs/3b_linear.ipynb #d22e1ec1
 RESULT = PLACES + r'''
-INLINE void write_numbers(char *to, int64_t is_bfloat16, const float *numbers, int64_t count) {
-  if (count < 16) {
-    if (is_bfloat16) for (int64_t i = 0; i < count; i++) ((bfloat16 *)to)[i] = to_bfloat16(numbers[i]);
-    else memcpy(to, numbers, 4 * count);
-  } else if (is_bfloat16) {
-    UNROLL for (int i = 0; i < 16; i += LANES) {
-      halves sixteen_bits = to_halves(load(numbers + i));
-      memcpy(to + 2 * i, &sixteen_bits, sizeof sixteen_bits);
-    }
-  } else memcpy(to, numbers, 64);
+INLINE void write_numbers(char *to, int64_t is_bfloat16, const floats *numbers, int64_t count) {      // 16, or the first of them
+  char whole[64], *place = count < 16 ? whole : to;
+  UNROLL for (int v = 0; v < 16 / LANES; v++) {
+    if (is_bfloat16) store_halves((bfloat16 *)place + v * LANES, numbers[v]);
+    else store((float *)place + v * LANES, numbers[v]);
+  }
+  if (count < 16) memcpy(to, whole, count * (is_bfloat16 ? 2 : 4));
 }
 
-static void finish_panel(const job *call, int64_t panel, int64_t first_row, int64_t end_row, float *sums) {
+static void finish_panel(const job *call, int64_t panel, int64_t first_row, int64_t end_row, const float *sums) {
   const job j = *call;                           // a copy, which no store to the result can change
   int64_t width = j.gated ? j.weight.out_features / 2 : j.weight.out_features, size = j.out_is_bfloat16 ? 2 : 4, first[2], count[2];
   float bias[COLUMNS] = {};
@@ -207,13 +205,14 @@ static void finish_panel(const job *call, int64_t panel, int64_t first_row, int6
     first[half] = first_row_of(&j.weight, panel, half), count[half] = count_rows_of(&j.weight, panel, half);
     if (j.bias) for (int64_t i = 0; i < count[half]; i++) bias[16 * half + i] = read_number(j.bias, j.bias_is_bfloat16, first[half] + i);
   }
+  if (j.gated) first[0] = panel * 16;            // of the result
   for (int64_t row = first_row; row < end_row; row++, sums += COLUMNS) {
     char *to = j.out + row * width * size;
-    if (j.bias) UNROLL for (int i = 0; i < COLUMNS; i += LANES) store(sums + i, load(sums + i) + load(bias + i));
-    if (j.gated) {
-      UNROLL for (int i = 0; i < 16; i += LANES) store(sums + i, silu(load(sums + i)) * load(sums + 16 + i));
-      write_numbers(to + panel * 16 * size, j.out_is_bfloat16, sums, count[0]);
-    } else UNROLL for (int half = 0; half < 2; half++) write_numbers(to + first[half] * size, j.out_is_bfloat16, sums + 16 * half, count[half]);
+    floats result[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; v++) result[v] = load(sums + v * LANES) + load(bias + v * LANES);
+    if (j.gated) UNROLL for (int v = 0; v < VECTORS / 2; v++) result[v] = silu(result[v]) * result[v + VECTORS / 2];
+    write_numbers(to + first[0] * size, j.out_is_bfloat16, result, count[0]);
+    if (!j.gated) write_numbers(to + first[1] * size, j.out_is_bfloat16, result + VECTORS / 2, count[1]);
   }
 }
 '''
@@ -256,11 +255,13 @@ static void multiply_panel(const job *j, const uint32_t *packed_x, int64_t panel
       int64_t row = row_of_tile(j, t), rows = row_of_tile(j, t + 1) - row, add = begin > 0;
       float *sums = all_sums + (units < j->num_units ? (row - first_row) * COLUMNS : 0);   // those of one piece are finished at once
       const uint32_t *x = packed_x + ((row - block_row) * j->num_units + begin * rows) * X_WORDS;
+      int64_t x_row = 16, x_step = 16 * rows;    // words from row to row, and from 16 words of all rows to the next 16
+      if (t < j->num_in_place) x = (const uint32_t *)(j->x + row * j->x_stride) + begin, x_row = j->x_stride / 4, x_step = 16;
       const char *next = (const char *)(weights + units * PANEL_WORDS) + (t - first_tile) * (units * 4 * PANEL_WORDS / count);
       if (count == 1) next = (const char *)weights + PREFETCH;
       if (!j->in_tiles) TILE_FOR(count, rows)(x, prepared, units, add, sums, next, 64 / count);
-      else if (rows > 16) multiply_tiles(2, sums, COLUMNS, x, 16, 512, weights, COLUMNS, units, add, next, 32 / count, count > 1);
-      else multiply_tiles(1, sums, COLUMNS, x, 16, 256, weights, COLUMNS, units, add, next, 32 / count, count > 1);
+      else if (rows > 16) multiply_tiles(2, sums, COLUMNS, x, x_row, x_step, weights, COLUMNS, units, add, next, 32 / count, count > 1);
+      else multiply_tiles(1, sums, COLUMNS, x, x_row, x_step, weights, COLUMNS, units, add, next, 32 / count, count > 1);
       if (begin + units == j->num_units) finish_panel(j, panel, row, smaller(row + rows, j->num_rows), sums);
     }
   }
@@ -270,9 +271,9 @@ static void multiply_panel(const job *j, const uint32_t *packed_x, int64_t panel
 # %% ../../nbs/3b_linear.ipynb #a522e3d6
 BLOCKS = r'''
 static void multiply(const job *j) {
-  int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, j->in_tiles ? TILES_DEPTH : DEPTH_WORDS));
-  if (j->in_tiles) depth = divide_up(depth, 16) * 16;
   int64_t num_tiles = j->num_tiles, chunks = divide_up(j->num_units, CHUNK);
+  int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, j->in_tiles ? TILES_DEPTH : DEPTH_WORDS));
+  if (j->in_tiles) depth = num_tiles == 1 ? j->num_units : divide_up(depth, 16) * 16;
   int64_t block = smaller(BLOCK_ROWS, BLOCK_WORDS / (depth * X_WORDS));
   block = larger(1, j->in_tiles ? block / 32 : block / 2 / LARGEST_TILE);
   int few = num_tiles == 1 && row_of_tile(j, 1) * j->num_units * X_WORDS <= OWN_WORDS;
@@ -285,7 +286,7 @@ static void multiply(const job *j) {
       int64_t count = smaller(block, num_tiles - begin), block_row = row_of_tile(j, begin), pieces = count * chunks;
       for (int64_t i = few ? 0 : pieces * thread / num_threads; i < (few ? pieces : pieces * (thread + 1) / num_threads); i++) {
         int64_t t = begin + i / chunks, row = row_of_tile(j, t), rows = row_of_tile(j, t + 1) - row;
-        pack_x(j, row, rows, i % chunks * CHUNK, packed_x + ((row - block_row) * j->num_units + i % chunks * CHUNK * rows) * X_WORDS);
+        if (t >= j->num_in_place) pack_x(j, row, rows, i % chunks * CHUNK, packed_x + ((row - block_row) * j->num_units + i % chunks * CHUNK * rows) * X_WORDS);
       }
       if (!few) {
         #pragma omp barrier
@@ -347,6 +348,8 @@ void linear(void *weight, void *x, int64_t x_stride, int64_t num_rows, void *bia
   j.x_stride = x_stride * (j.x_is_bfloat16 ? 2 : 4);
   j.in_tiles = IN_TILES(num_rows, j.num_units);
   j.num_tiles = divide_up(num_rows, j.in_tiles ? 32 : LARGEST_TILE);
+  int in_place = j.in_tiles && j.num_tiles > 1 && j.x_is_bfloat16 && j.weight.in_features == 2 * j.num_units && j.x_stride % 4 == 0;
+  if (in_place) j.num_in_place = j.num_tiles - (num_rows % 16 > 0);        // the last one may reach past the end of x
   multiply(&j);
 }
 '''

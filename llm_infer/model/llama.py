@@ -74,7 +74,7 @@ def new_kv_cache(config: ModelConfig, num_blocks: int, block_size: int, dtype: t
     "An empty paged cache for keys ([:, 0]) and values ([:, 1]) of `num_blocks * block_size` tokens."
     shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
     if not use_c(torch.empty(0, dtype=dtype, device=device)): return torch.zeros(shape, dtype=dtype, device=device)
-    return LargePages().zeros([shape[i] for i in (0, 1, 2, 4, 3, 5)], dtype).transpose(3, 4)      # heads before offsets in memory
+    return LargePages().zeros([shape[i] for i in (0, 2, 4, 1, 3, 5)], dtype).permute(0, 3, 1, 4, 2, 5)     # [layers, blocks, heads, 2, offsets, head_dim] in memory
 
 # %% ../../nbs/41_llama.ipynb #1007c5a7
 def split_last_layer(layer: LayerWeights, q_size: int) -> tuple[LayerWeights, LayerWeights]:
