@@ -243,10 +243,9 @@ WATCHED = ((llama, ('embedding', 'gather_rows', 'rms_norm', 'add_rms_norm', 'pro
                     'rope_and_kv_write')),
            (attention_backends, ('attention', 'chunk_attention')), (engine_runner, ('read_prompt_rows',)),
            (sampler, ('apply_bitmask', 'apply_bad_words', 'apply_min_tokens', 'apply_logit_bias', 'run_processors', 'apply_penalties',
-                      'penalize_and_divide', 'apply_temperature', 'apply_min_p', 'noise_keys', 'draw', 'token_logprobs')),
+                      'penalize_and_divide', 'apply_temperature', 'apply_min_p', 'noise_keys', 'draw', 'token_logprobs', 'argmax')),
            (sampling_kernels, ('top_k_top_p_cut', 'exponential_draw')))
-TORCH_STAGES = {Tensor.flatten: 'flatten', Tensor.__getitem__: '__getitem__', Tensor.to: 'to', Tensor.float: 'float', Tensor.argmax: 'argmax',
-                torch.where: 'where'}
+TORCH_STAGES = {Tensor.flatten: 'flatten', Tensor.__getitem__: '__getitem__', Tensor.to: 'to', Tensor.float: 'float', torch.where: 'where'}
 ONLY_IN_MODEL = ('flatten', '__getitem__', 'to', 'float')
 
 def tensors_in(value: Any, name: str, annotation: Any) -> Iterator[tuple[str, Tensor | Weight, tuple[str, ...] | None]]:
@@ -335,7 +334,6 @@ def note_product(recorder: 'Recorder', function: Callable, arguments: Mapping[st
 HEADS = ('num_sched_tokens', 'num_heads', 'head_dim')
 TORCH_DIMS = {'flatten': ([('attended', HEADS)], ('num_sched_tokens', 'q_size')),
               **dict.fromkeys(('to', 'float'), ([('x', ('num_sched_tokens', 'hidden_size'))], ('num_sched_tokens', 'hidden_size'))),
-              'argmax': ([('logits', ('num_sampled', 'vocab_size'))], ('num_sampled',)),
               'where': ([('is_greedy', ('num_sampled',)), ('greedy', ('num_sampled',)), ('drawn', ('num_sampled',))], ('num_sampled',))}
 
 def note_torch(recorder: 'Recorder', op: str, args: tuple, result: Tensor) -> None:
