@@ -439,7 +439,7 @@ static void attend(const Call *call, const Item *item, const Item *next, State *
   Rows rows, first_of_next;
   const int num_rows = item->tile->num_rows;
   const int in_tiles = call->in_tiles && num_rows >= TILES_FROM;
-  const int chunk = num_rows > MOST_ROWS ? CHUNK : CHUNK_OF_FEW;
+  const int chunk = num_rows > MOST_ROWS ? CHUNK : in_tiles ? 2 * CHUNK_OF_FEW : CHUNK_OF_FEW;
   start(state, num_rows);
   read_queries(call, item, queries);
   find_first(call, next, &first_of_next);

@@ -38,6 +38,8 @@ WORDS = r'''
 #define DEPTH_WORDS (LARGEST_TILE > 3 ? 1024 : 288)   // of a row at a time; small tiles come back to a panel so often that it must stay in the first cache
 #define TILES_FROM 5                             // rows, where the CPU has a matrix unit: that computes with 16 or 32 at a time
 #define TILES_DEPTH 96                           // words of a row at a time there: 12 KB of a panel
+#define TILE_DEPTH 64                            // the same, where there is one tile,
+#define TOGETHER 4                               // and panels that take their turns at its words
 
 #if PAIRS
 INLINE floats multiply_add(floats sum, words x, words weight) { return dot(sum, x, weight); }
@@ -241,30 +243,31 @@ INLINE int64_t row_of_tile(const job *j, int64_t tile) {       // a matrix unit'
   return j->in_tiles ? divide_up(j->num_rows, 16) * tile / j->num_tiles * 16 : j->num_rows * tile / j->num_tiles;
 }
 
-// One panel and tiles first_tile .. last_tile; x is packed from row block_row on.
-static void multiply_panel(const job *j, const uint32_t *packed_x, int64_t panel, int64_t first_tile, int64_t last_tile,
-                           int64_t block_row, int64_t depth) {
+// `num_panels` panels and tiles first_tile .. last_tile, one of both where there are several of the other; x is packed from row block_row on.
+static void multiply_panels(const job *j, const uint32_t *packed_x, int64_t first_panel, int64_t num_panels, int64_t first_tile,
+                            int64_t last_tile, int64_t block_row, int64_t depth) {
   float all_sums[BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
   uint32_t room[ROOM_WORDS];
-  int64_t first_row = row_of_tile(j, first_tile), count = last_tile - first_tile;
-  for (int64_t begin = 0; begin < j->num_units; begin += depth) {
-    int64_t units = smaller(depth, j->num_units - begin);
-    const uint32_t *weights = j->weight.panels + (panel * j->num_units + begin) * PANEL_WORDS;
-    const uint32_t *prepared = PREPARED(weights, units, count, room);
-    for (int64_t t = first_tile; t < last_tile; t++) {
-      int64_t row = row_of_tile(j, t), rows = row_of_tile(j, t + 1) - row, add = begin > 0;
-      float *sums = all_sums + (units < j->num_units ? (row - first_row) * COLUMNS : 0);   // those of one piece are finished at once
-      const uint32_t *x = packed_x + ((row - block_row) * j->num_units + begin * rows) * X_WORDS;
-      int64_t x_row = 16, x_step = 16 * rows;    // words from row to row, and from 16 words of all rows to the next 16
-      if (t < j->num_in_place) x = (const uint32_t *)(j->x + row * j->x_stride) + begin, x_row = j->x_stride / 4, x_step = 16;
-      const char *next = (const char *)(weights + units * PANEL_WORDS) + (t - first_tile) * (units * 4 * PANEL_WORDS / count);
-      if (count == 1) next = (const char *)weights + PREFETCH;
-      if (!j->in_tiles) TILE_FOR(count, rows)(x, prepared, units, add, sums, next, 64 / count);
-      else if (rows > 16) multiply_tiles(2, sums, COLUMNS, x, x_row, x_step, weights, COLUMNS, units, add, next, 32 / count, count > 1);
-      else multiply_tiles(1, sums, COLUMNS, x, x_row, x_step, weights, COLUMNS, units, add, next, 32 / count, count > 1);
-      if (begin + units == j->num_units) finish_panel(j, panel, row, smaller(row + rows, j->num_rows), sums);
+  int64_t first_row = row_of_tile(j, first_tile), num_rows = row_of_tile(j, last_tile) - first_row, count = last_tile - first_tile;
+  for (int64_t begin = 0; begin < j->num_units; begin += depth)
+    for (int64_t p = 0; p < num_panels; p++) {
+      int64_t units = smaller(depth, j->num_units - begin), panel = first_panel + p;
+      const uint32_t *weights = j->weight.panels + (panel * j->num_units + begin) * PANEL_WORDS;
+      const uint32_t *prepared = PREPARED(weights, units, count, room);
+      for (int64_t t = first_tile; t < last_tile; t++) {
+        int64_t row = row_of_tile(j, t), rows = row_of_tile(j, t + 1) - row, add = begin > 0;
+        float *sums = all_sums + (units < j->num_units ? (p * num_rows + row - first_row) * COLUMNS : 0);   // those of one piece are finished at once
+        const uint32_t *x = packed_x + ((row - block_row) * j->num_units + begin * rows) * X_WORDS;
+        int64_t x_row = 16, x_step = 16 * rows;  // words from row to row, and from 16 words of all rows to the next 16
+        if (t < j->num_in_place) x = (const uint32_t *)(j->x + row * j->x_stride) + begin, x_row = j->x_stride / 4, x_step = 16;
+        const char *next = (const char *)(weights + units * PANEL_WORDS) + (t - first_tile) * (units * 4 * PANEL_WORDS / count);
+        if (count == 1) next = (const char *)weights + PREFETCH;
+        if (!j->in_tiles) TILE_FOR(count, rows)(x, prepared, units, add, sums, next, 64 / count);
+        else if (rows > 16) multiply_tiles(2, sums, COLUMNS, x, x_row, x_step, weights, COLUMNS, units, add, next, 32 / count, count > 1);
+        else multiply_tiles(1, sums, COLUMNS, x, x_row, x_step, weights, COLUMNS, units, add, next, 32 / count, count > 1);
+        if (begin + units == j->num_units) finish_panel(j, panel, row, smaller(row + rows, j->num_rows), sums);
+      }
     }
-  }
 }
 '''
 
@@ -272,8 +275,8 @@ static void multiply_panel(const job *j, const uint32_t *packed_x, int64_t panel
 BLOCKS = r'''
 static void multiply(const job *j) {
   int64_t num_tiles = j->num_tiles, chunks = divide_up(j->num_units, CHUNK);
-  int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, j->in_tiles ? TILES_DEPTH : DEPTH_WORDS));
-  if (j->in_tiles) depth = num_tiles == 1 ? j->num_units : divide_up(depth, 16) * 16;
+  int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, !j->in_tiles ? DEPTH_WORDS : num_tiles > 1 ? TILES_DEPTH : TILE_DEPTH));
+  if (j->in_tiles) depth = divide_up(depth, 16) * 16;
   int64_t block = smaller(BLOCK_ROWS, BLOCK_WORDS / (depth * X_WORDS));
   block = larger(1, j->in_tiles ? block / 32 : block / 2 / LARGEST_TILE);
   int few = num_tiles == 1 && row_of_tile(j, 1) * j->num_units * X_WORDS <= OWN_WORDS;
@@ -292,10 +295,10 @@ static void multiply(const job *j) {
         #pragma omp barrier
       }
       int64_t parts = j->weight.num_panels >= 4 * num_threads ? 1 : smaller(count, divide_up(4 * num_threads, j->weight.num_panels));
-      int64_t items = j->weight.num_panels * parts;
-      for (int64_t i = items * thread / num_threads; i < items * (thread + 1) / num_threads; i++) {
+      int64_t items = j->weight.num_panels * parts, last = items * (thread + 1) / num_threads, together = j->in_tiles && num_tiles == 1 ? TOGETHER : 1;
+      for (int64_t i = items * thread / num_threads; i < last; i += together) {
         int64_t part = i % parts;
-        multiply_panel(j, packed_x, i / parts, begin + count * part / parts, begin + count * (part + 1) / parts, block_row, depth);
+        multiply_panels(j, packed_x, i / parts, smaller(together, last - i), begin + count * part / parts, begin + count * (part + 1) / parts, block_row, depth);
       }
       if (begin + block < num_tiles) {
         #pragma omp barrier
