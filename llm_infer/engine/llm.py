@@ -29,6 +29,7 @@ from .runner import ModelRunner, activation_bytes, available_ram, fit_max_model_
 from ..kernels.attention_backends import pick_attention_backend
 from ..kernels.attention_c import paged_attention
 from ..kernels.c_compiler import build_kernels, multiplies_bfloat16, use_c
+from ..kernels.large_pages import settle_memory
 from ..kernels.linear import linear_functions
 from ..kernels.small_ops_c import functions as small_ops
 from ..model.default_model import default_gguf_path, resolve_model
@@ -137,6 +138,7 @@ def build_parts(folder: Path, config: ModelConfig, dtype: torch.dtype, device: t
     model = Llama(config, weights, length, backend)
     if sizes: model = DecodeGraphs(model, kv_cache, length, config.vocab_size, sizes)
     elif not eager: model = RecordedDecodes(model, kv_cache, most.max_num_seqs)
+    if device.type == 'cpu': settle_memory()                                      # loading has left free memory behind
     return scheduler, ModelRunner(model, kv_cache, Sampler(), host_blocks)
 
 # %% ../../nbs/65_llm.ipynb #5ca2fc74
