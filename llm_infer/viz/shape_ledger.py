@@ -180,7 +180,7 @@ def count_work(op: str, reads: Mapping[str, Array], writes: Mapping[str, Array],
         touched = max(a.numel for a in others)
         return Work(FLOPS_PER_NUMBER.get(op, 0) * touched, sum(a.nbytes for a in others) + 4 * touched, 4 * touched)
     if op in ('token_logprobs', 'read_prompt_rows', 'draw', 'exponential_draw', 'argmax', 'top_k_top_p_cut'):
-        flops = FLOPS_PER_NUMBER[op] * max(a.numel for a in reads.values())
+        flops = FLOPS_PER_NUMBER[op] * max((a.numel for a in reads.values()), default=0)   # a step may sample nothing
     return Work(flops, read, written)
 
 # %% ../../nbs/73_shape_ledger.ipynb #445edb95
