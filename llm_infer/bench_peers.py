@@ -8,6 +8,7 @@ __all__ = ['PEERS', 'claim_stdout', 'peak_bytes', 'serve', 'TransformersPeer', '
 
 # %% ../nbs/87_bench_peers.ipynb #985cbce8
 import glob, json, os, subprocess, sys, time
+from pathlib import Path
 
 # %% ../nbs/87_bench_peers.ipynb #7a5fb8cd
 def claim_stdout():
@@ -167,7 +168,9 @@ class LlamaCppPeer:
         import llama_cpp
         self.lib, self.threads = llama_cpp, threads
         llama_cpp.llama_backend_init()
-        self.model = llama_cpp.llama_model_load_from_file(model.encode(), llama_cpp.llama_model_default_params())
+        params, cpu = llama_cpp.llama_model_default_params(), Path('/proc/cpuinfo')
+        params.use_extra_bufts = not (cpu.exists() and 'amx_tile' in cpu.read_text())      # with them, 0.3.36 crashes on Q4_1 where the CPU has AMX
+        self.model = llama_cpp.llama_model_load_from_file(model.encode(), params)
         if not self.model: raise ValueError(f'llama.cpp cannot load {model}')
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         return {'engine': f'llama.cpp (llama-cpp-python {llama_cpp.__version__})'}

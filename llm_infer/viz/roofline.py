@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..config import DTYPES, LLAMA_3_8B, SMOLLM2_135M, ModelConfig, count_parameters
+from ..kernels.large_pages import LargePages
 from .widget import Widget, traitlets, widget_css, widget_source
 
 # %% ../../nbs/75_roofline.ipynb #ca6e4fb0
@@ -158,18 +159,19 @@ def best_seconds(call: Any, seconds: float, synchronize: Any = lambda: None) -> 
 
 # %% ../../nbs/75_roofline.ipynb #8570a80d
 def measure_ceilings(device: str = 'auto', seconds: float = .5, name: str = 'this machine') -> Hardware:
-    """What this machine does at most: reading a large array, and multiplying matrices in float32 and bfloat16.
+    """What this machine does at most: reading a large array (on a CPU in large pages, as weights are), and multiplying matrices in float32 and bfloat16.
 
     Each is tried for about `seconds`. Other programs that run meanwhile lower the figures. Raises ValueError for an unknown device."""
     if device not in ('auto', 'cpu', 'cuda'): raise ValueError(f"device must be 'auto', 'cpu' or 'cuda'; got {device!r}")
     device = ('cuda' if torch.cuda.is_available() else 'cpu') if device == 'auto' else device
     wait = torch.cuda.synchronize if device == 'cuda' else lambda: None
-    array = torch.ones((1 << 30 if device == 'cuda' else 1 << 28) // 4, device=device)
+    size = 1 << (28 if device == 'cuda' else 26)          # of float32
+    array = torch.ones(size, device=device) if device == 'cuda' else LargePages().zeros((size,), torch.float32).fill_(1)
     bandwidth = array.nbytes / best_seconds(array.amax, seconds, wait)
     del array
     def peak(dtype: torch.dtype) -> float:
         found = 0.
-        for size in ((4096, 8192) if device == 'cuda' else (512, 1024)):
+        for size in ((4096, 8192) if device == 'cuda' else (512, 1024, 2048)):
             a = torch.full((size, size), .5, dtype=dtype, device=device)
             found = max(found, 2 * size ** 3 / best_seconds(lambda: a @ a, seconds / 2, wait))
         return found
