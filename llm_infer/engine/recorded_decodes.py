@@ -19,7 +19,8 @@ class RecordedDecodes:
     """A model on the CPU whose steps of up to `max_num_seqs` decodes are replayed by one call of C each, recorded at the first step with
     so many; other steps it runs as they are, and all steps in another cache than `kv_cache`.
 
-    The logits of a replayed step are in memory that the next one overwrites."""
+    The logits of a replayed step are in memory that the next one overwrites. Records point to the model's weights where they lay when they were
+    made: whoever gives the model other tensors must make another of these."""
 
     def __init__(self, model: Llama, kv_cache: Float[Tensor, "num_layers 2 num_blocks block_size num_kv_heads head_dim"], max_num_seqs: int):
         self.model, self.kv_cache, self.replays, self.obstacle = model, kv_cache, {}, None
@@ -46,10 +47,12 @@ class RecordedDecodes:
     def record(self, size: tuple[int, int]) -> Float[Tensor, "num_reqs vocab_size"]:
         "The logits of the static batch, computed as ever; and a replay for the next time."
         num_reqs = size[0]
-        with Recording() as recording:
-            logits = self.model.run_layers(self.x[:num_reqs], self.residual[:num_reqs], self.static.first(num_reqs), self.kv_cache)
+        recording = Recording()
+        try:
+            with recording: logits = self.model.run_layers(self.x[:num_reqs], self.residual[:num_reqs], self.static.first(num_reqs), self.kv_cache)
+        finally: recording.close()                             # Ctrl-C may have come on the way in or out
         try: self.replays[size] = Replay(recording, logits, self.memory_for)
-        except NotRecorded as error:
+        except (NotRecorded, OSError) as error:                # OSError: no compiler any more
             self.obstacle = str(error)
             warnings.warn(f'decode steps are not recorded: {error}', stacklevel=2)
         return logits

@@ -617,12 +617,12 @@ class Scratch(threading.local):
     def of(self, num_tiles: int, num_floats: int) -> tuple[int, int]:
         "Addresses of room for so many tiles, and floats of parts."
         if num_tiles > self.num_tiles:
-            self.num_tiles = 2 * num_tiles
-            self.tiles = c_empty((self.num_tiles, 4), torch.int32)
+            self.tiles = c_empty((2 * num_tiles, 4), torch.int32)
+            self.num_tiles = 2 * num_tiles       # last: it says that the memory is there
         if num_floats > self.num_floats:
-            self.num_floats = num_floats
             self.parts = c_empty((num_floats,), torch.float32)
-        for recording in RECORDINGS: recording.keep(self.tiles), recording.keep(self.parts)
+            self.num_floats = num_floats
+        for recording in tuple(RECORDINGS): recording.keep(self.tiles), recording.keep(self.parts)
         return self.tiles.data_ptr(), self.parts.data_ptr()
 
 scratch = Scratch()

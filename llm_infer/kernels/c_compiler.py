@@ -326,7 +326,7 @@ class CFunction:
     def __init__(self, call: Callable, signature: str): self.call, self.signature = call, signature
 
     def __call__(self, *arguments) -> None:
-        for recording in RECORDINGS: recording.note(self, arguments)
+        for recording in tuple(RECORDINGS): recording.note(self, arguments)         # a copy: another thread's may end meanwhile
         self.call(*arguments)
 
 def c_function(library: ctypes.CDLL, name: str, signature: str) -> CFunction:
@@ -339,9 +339,9 @@ def c_function(library: ctypes.CDLL, name: str, signature: str) -> CFunction:
 
 def c_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     "`torch.empty` on the CPU, for what a C function writes."
-    for recording in RECORDINGS: recording.expects_memory()
+    for recording in tuple(RECORDINGS): recording.expects_memory()
     memory = torch.empty(shape, dtype=dtype, device='cpu')
-    for recording in RECORDINGS: recording.keep(memory)
+    for recording in tuple(RECORDINGS): recording.keep(memory)
     return memory
 
 @lru_cache(maxsize=1024)

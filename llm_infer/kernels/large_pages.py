@@ -6,7 +6,7 @@
 __all__ = ['LargePages', 'settle_memory']
 
 # %% ../../nbs/3f_large_pages.ipynb #75e6739f
-import ctypes, mmap
+import ctypes, mmap, os
 from collections.abc import Sequence
 import torch
 from torch import Tensor
@@ -43,13 +43,16 @@ class LargePages:
 
 # %% ../../nbs/3f_large_pages.ipynb #e3df4b4e
 def settle_memory(kept: int = 2 ** 28) -> bool:
-    """Gives the free memory of this process back to the system, and has the process keep up to `kept` bytes of what is freed later, for the next step.
-
-    Pieces larger than `kept` still come from the system one by one. False where there is no GNU C library: then nothing happens."""
+    """Gives the free memory of this process back to the system, and has the process keep what is freed later, for the next step: up to `kept` bytes
+    at the end of its memory, and whatever lies before something in use. Pieces larger than `kept` (with an older library than 2.35: than 32 MiB) still come from
+    the system one by one. False, and nothing happens, where there is no GNU C library or the environment has settled this. Raises ValueError for `kept` of 2 GiB or more."""
+    if not 0 < kept < 2 ** 31: raise ValueError(f'kept must be above 0 and below 2 GiB, got {kept:,}')
+    if any(name in os.environ for name in ('MALLOC_TRIM_THRESHOLD_', 'MALLOC_MMAP_THRESHOLD_', 'GLIBC_TUNABLES')): return False
     try:
         library = ctypes.CDLL(None)
         trim, set_option = library.malloc_trim, library.mallopt
     except (AttributeError, OSError, TypeError): return False                    # TypeError: Windows
     trim(0)
-    trim_threshold, mmap_threshold = -1, -3                                      # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-    return all([set_option(trim_threshold, kept), set_option(mmap_threshold, kept)])
+    trim_threshold, mmap_threshold, most = -1, -3, 2 ** 25                       # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, and its largest value before 2.35
+    if not set_option(mmap_threshold, kept) and not set_option(mmap_threshold, min(kept, most)): return False   # then the library would also stop adapting it
+    return bool(set_option(trim_threshold, kept))
