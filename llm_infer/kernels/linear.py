@@ -38,7 +38,7 @@ WORDS = r'''
 #define DEPTH_WORDS (LARGEST_TILE > 3 ? 1024 : 288)   // of a row at a time; small tiles come back to a panel so often that it must stay in the first cache
 #define TILES_FROM 5                             // rows, where the CPU has a matrix unit: that computes with 16 or 32 at a time
 #define TILES_DEPTH 96                           // words of a row at a time there: 12 KB of a panel
-#define TILE_DEPTH 64                            // the same, where there is one tile,
+#define ONE_TILE_DEPTH 64                        // the same, where there is one tile,
 #define TOGETHER 4                               // and panels that take their turns at its words
 
 #if PAIRS
@@ -243,7 +243,7 @@ INLINE int64_t row_of_tile(const job *j, int64_t tile) {       // a matrix unit'
   return j->in_tiles ? divide_up(j->num_rows, 16) * tile / j->num_tiles * 16 : j->num_rows * tile / j->num_tiles;
 }
 
-// `num_panels` panels and tiles first_tile .. last_tile, one of both where there are several of the other; x is packed from row block_row on.
+// `num_panels` panels and tiles first_tile .. last_tile (one panel, or one tile); x is packed from row block_row on.
 static void multiply_panels(const job *j, const uint32_t *packed_x, int64_t first_panel, int64_t num_panels, int64_t first_tile,
                             int64_t last_tile, int64_t block_row, int64_t depth) {
   float all_sums[BLOCK_ROWS * COLUMNS] __attribute__((aligned(64)));
@@ -275,7 +275,7 @@ static void multiply_panels(const job *j, const uint32_t *packed_x, int64_t firs
 BLOCKS = r'''
 static void multiply(const job *j) {
   int64_t num_tiles = j->num_tiles, chunks = divide_up(j->num_units, CHUNK);
-  int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, !j->in_tiles ? DEPTH_WORDS : num_tiles > 1 ? TILES_DEPTH : TILE_DEPTH));
+  int64_t depth = divide_up(j->num_units, divide_up(j->num_units * X_WORDS, !j->in_tiles ? DEPTH_WORDS : num_tiles > 1 ? TILES_DEPTH : ONE_TILE_DEPTH));
   if (j->in_tiles) depth = divide_up(depth, 16) * 16;
   int64_t block = smaller(BLOCK_ROWS, BLOCK_WORDS / (depth * X_WORDS));
   block = larger(1, j->in_tiles ? block / 32 : block / 2 / LARGEST_TILE);
